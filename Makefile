@@ -1,0 +1,43 @@
+# Everything runs from a fresh clone: each target first makes sure that .venv is there and up to date.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# One thread per test process: two torch processes with two threads each slow each other down.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint format clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+install: $(STAMP)  ## make .venv with the pinned versions
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch hatchling
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+demo: install  ## prune ResNet-20 with three methods; print and plot the layer-wise densities
+	$(BIN)/python examples/densities.py --out demo
+
+test: install lint  ## lint, types, and every test that takes seconds
+	$(PYTEST) -m 'not slow' --doctest-modules src tests
+
+test-slow: install  ## every test, those that take minutes too
+	$(PYTEST) --doctest-modules src tests
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install  ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

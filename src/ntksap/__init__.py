@@ -1,0 +1,46 @@
+"""Prune neural networks before training them.
+
+>>> import ntksap
+>>> model = ntksap.models.build("lenet-300-100")
+>>> masks = ntksap.prune(model, sparsity=0.9, method="synflow", input_shape=(1, 28, 28))
+>>> attached = masks.attach(model)
+"""
+
+from ntksap import methods, models
+from ntksap._version import __version__
+from ntksap.api import prune, prune_steps
+from ntksap.cost import Cost, cost
+from ntksap.errors import (
+    CollapseError,
+    CollapseWarning,
+    InputError,
+    MaskError,
+    NtksapError,
+    ScoreError,
+)
+from ntksap.masks import Masks
+from ntksap.net import Net
+from ntksap.probe import Probe
+from ntksap.pruning import Round
+from ntksap.selection import select
+
+__all__ = [
+    "CollapseError",
+    "CollapseWarning",
+    "Cost",
+    "InputError",
+    "MaskError",
+    "Masks",
+    "Net",
+    "NtksapError",
+    "Probe",
+    "Round",
+    "ScoreError",
+    "__version__",
+    "cost",
+    "methods",
+    "models",
+    "prune",
+    "prune_steps",
+    "select",
+]

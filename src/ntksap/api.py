@@ -1,0 +1,119 @@
+"""`prune`: from a module and a sparsity to masks, in one call."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntksap.errors import CollapseError, CollapseWarning
+from ntksap.initialisers import Initialiser
+from ntksap.layers import Selectors
+from ntksap.masks import Masks
+from ntksap.methods import method_named
+from ntksap.net import Net
+from ntksap.probe import Batch, MakeInputs, Probe
+from ntksap.pruning import Round, prune_rounds
+from ntksap.schedules import density_of, schedule_named
+
+
+def prune(
+    model: nn.Module,
+    sparsity: float,
+    method: str = "ntk-sap",
+    *,
+    strict: bool = False,
+    on_round: Callable[[Round], object] | None = None,
+    **settings: Any,
+) -> Masks:
+    """Choose which weights of ``model`` to keep, before training. The model is not changed: see `Masks.attach`.
+
+    Args:
+        model: any ``nn.Module``.
+        sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
+            weights are kept.
+        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them).
+        strict: make it an error, not a warning, when layers are left with nothing.
+        on_round: called after each round, for progress or for saving.
+        settings: the keywords of `prune_steps`: where inputs come from, seed, schedule, and the method's own options.
+
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> prune(model, 0.9, "synflow", input_shape=(8,)).kept
+    16
+    """
+    masks = None
+    for state in prune_steps(model, sparsity, method, **settings):
+        masks = state.masks
+        if on_round is not None:
+            on_round(state)
+    assert masks is not None  # there is at least one round
+    if masks.collapsed:
+        text = (
+            f"nothing is left of {', '.join(masks.collapsed)}: no signal passes these layers. Lower the sparsity, use "
+            "another method, or keep some weights in each layer (floor=)"
+        )
+        if strict:
+            raise CollapseError(text)
+        warnings.warn(text, CollapseWarning, stacklevel=2)
+    return masks
+
+
+def prune_steps(
+    model: nn.Module,
+    sparsity: float,
+    method: str = "ntk-sap",
+    *,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    data: Iterable[Batch] | None = None,
+    seed: int = 0,
+    rounds: int | None = None,
+    schedule: str | None = None,
+    scope: str = "global",
+    floor: int = 0,
+    init: str | Initialiser = "kaiming_normal",
+    output: Callable[[Any], Tensor] | None = None,
+    loss: Callable[[Tensor, Any], Tensor] | None = None,
+    include: Selectors = None,
+    exclude: Selectors = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    after: Round | None = None,
+    **options: Any,
+) -> Iterator[Round]:
+    """Return an iterator over the rounds of a pruning; the last one holds the final masks.
+
+    Arguments are checked here and now, before the first round.
+
+    Args:
+        model, sparsity, method: as in `prune`.
+        input_shape: the shape of one input without the batch, such as (3, 32, 32).
+        inputs: (batch size, generator) → the module's arguments, where one tensor of numbers does not do.
+        data: (inputs, labels) batches for the methods that need them, about ten samples of each class.
+        seed: decides every draw; the same seed gives the same masks.
+        rounds, schedule: how often to score, and the density after each round; the method's own by default.
+        scope: rank weights ``"global"`` or within each ``"layer"``.
+        floor: weights that each layer keeps at least.
+        init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
+        output, loss, include, exclude, dtype, device: see `Net`.
+        after: a round that was yielded earlier, to go on behind it.
+        options: the options of the method.
+    """
+    chosen = method_named(method)
+    density = density_of(sparsity)
+    score = chosen.with_options(options)
+    net = Net(model, output=output, loss=loss, init=init, include=include, exclude=exclude, dtype=dtype, device=device)
+    probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs, data=data)
+    return prune_rounds(
+        net,
+        score,
+        probe,
+        density=density,
+        rounds=chosen.rounds if rounds is None else rounds,
+        schedule=schedule_named(schedule or chosen.schedule),
+        regrow=chosen.regrow,
+        scope=scope,
+        floor=floor,
+        after=after,
+    )

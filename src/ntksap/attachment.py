@@ -1,0 +1,89 @@
+"""Keeping pruned weights at zero while others train the module."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+
+class Attachment:
+    """Masks at work on a module: pruned weights are zero, and hooks keep them so until `remove`.
+
+    Three hooks, because each covers a way in which weights change:
+
+    - a gradient hook on each parameter: any optimizer that starts from zero state then adds exactly 0;
+    - a ``__deepcopy__`` on each parameter, since a copied parameter loses its gradient hooks;
+    - a hook after ``load_state_dict`` on the module, since a state dict may bring dense weights or new parameters.
+    """
+
+    def __init__(self, module: nn.Module, masks: Mapping[str, Tensor]) -> None:
+        for hook in list(module._load_state_dict_post_hooks.values()):
+            if isinstance(hook, Attachment):
+                hook.remove(module)
+        self._pruned = {name: ~mask for name, mask in masks.items()}
+        self._apply(module)
+        self._module = module
+        self._handle = module.register_load_state_dict_post_hook(self)
+
+    def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
+        """Prune again what ``load_state_dict`` has just written."""
+        self._apply(module)
+
+    def remove(self, module: nn.Module | None = None) -> None:
+        """Let the weights go: take the hooks off ``module`` (by default the one that the masks were attached to)."""
+        module = module if module is not None else self._module
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        for name in self._pruned:
+            _release(parameters[name])
+        for key, hook in list(module._load_state_dict_post_hooks.items()):
+            if hook is self:
+                del module._load_state_dict_post_hooks[key]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Attachment":
+        return self  # it is never changed, and it is told which module it works on
+
+    @torch.no_grad()
+    def _apply(self, module: nn.Module) -> None:
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        for name, pruned in self._pruned.items():
+            parameter = parameters[name]
+            parameter.masked_fill_(pruned.to(parameter.device), 0)
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(pruned.to(parameter.device), 0)
+            _hold(parameter, pruned)
+
+
+class _Hold:
+    """The gradient hook of one parameter, and how to copy that parameter with it."""
+
+    def __init__(self, parameter: nn.Parameter, pruned: Tensor) -> None:
+        self.parameter = parameter
+        self.pruned = pruned.to(parameter.device)
+        self.handle: RemovableHandle | None = parameter.register_hook(self.zero) if parameter.requires_grad else None
+
+    def zero(self, gradient: Tensor) -> Tensor:
+        # masked_fill, not a product: a NaN or infinite gradient times zero would be NaN
+        if self.pruned.device != gradient.device:
+            self.pruned = self.pruned.to(gradient.device)
+        return gradient.masked_fill(self.pruned, 0)
+
+    def __call__(self, memo: dict[int, Any]) -> nn.Parameter:
+        copied: nn.Parameter = type(self.parameter).__deepcopy__(self.parameter, memo)
+        _hold(copied, self.pruned)
+        return copied
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a pickled parameter forgets its hooks, as torch has it
+
+
+def _hold(parameter: nn.Parameter, pruned: Tensor) -> None:
+    _release(parameter)
+    parameter.__deepcopy__ = _Hold(parameter, pruned)  # type: ignore[method-assign]
+
+
+def _release(parameter: nn.Parameter) -> None:
+    hold = parameter.__dict__.pop("__deepcopy__", None)
+    if isinstance(hold, _Hold) and hold.handle is not None:
+        hold.handle.remove()

@@ -1,0 +1,53 @@
+"""The ``ntksap`` command: one function per subcommand, errors to one place."""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+import tyro
+
+from ntksap.cli.console import stderr
+from ntksap.cli.cost import show_cost
+from ntksap.cli.methods import show_methods
+from ntksap.cli.prune import run_prune
+from ntksap.errors import NtksapError
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "methods": show_methods,
+    "prune": run_prune,
+    "cost": show_cost,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; return 0, or 1 after an error, or 130 after Ctrl-C."""
+    if "" not in sys.path:  # so that --model package.module:factory finds the user's own code
+        sys.path.insert(0, "")
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            tyro.extras.subcommand_cli_from_dict(
+                _COMMANDS,
+                args=argv,
+                prog="ntksap",
+                description="Prune neural networks before training them. Each command takes --help and --json.",
+            )
+    except NtksapError as error:
+        stderr.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        stderr.print("\nstopped; nothing half-written was left", highlight=False)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `ntksap methods | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _show_warning(message: Warning | str, *args: object, **kwargs: object) -> None:
+    stderr.print(f"[bold yellow]warning:[/] {_plain(str(message))}", highlight=False)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -1,0 +1,46 @@
+"""``ntksap methods``."""
+
+from rich.table import Table
+
+from ntksap.cli.console import print_json, stdout
+from ntksap.methods import METHODS
+
+
+def show_methods(json: bool = False) -> None:
+    """List the methods: what each needs, its rounds and schedule.
+
+    Args:
+        json: Print one JSON object, with the options of each method.
+    """
+    if json:
+        print_json(
+            {
+                "methods": [
+                    {
+                        "name": method.name,
+                        "summary": method.summary,
+                        "data_free": method.data_free,
+                        "weight_agnostic": method.weight_agnostic,
+                        "iterative": method.iterative,
+                        "rounds": method.rounds,
+                        "schedule": method.schedule if method.iterative else "one-shot",
+                        "regrow": method.regrow,
+                        "options": {o.name: {"default": o.default, "help": o.help} for o in method.options.values()},
+                    }
+                    for method in METHODS.values()
+                ]
+            }
+        )
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for column in ("weight-\nagnostic", "data-\nfree", "itera-\ntive"):
+        table.add_column(column, justify="center")
+    table.add_column("rounds", justify="right")
+    table.add_column("schedule", no_wrap=True)
+    table.add_column("idea")
+    for method in METHODS.values():
+        marks = ("✓" if flag else "" for flag in (method.weight_agnostic, method.data_free, method.iterative))
+        schedule = method.schedule if method.iterative else "one-shot"
+        table.add_row(method.name, *marks, str(method.rounds), schedule, method.summary)
+    stdout.print(table)

@@ -1,0 +1,125 @@
+"""``ntksap prune``."""
+
+import json as jsonlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tyro.conf import OmitArgPrefixes
+
+from ntksap.api import prune
+from ntksap.cli.console import print_json, stdout
+from ntksap.cli.options import MethodOptions, ModelArguments, fresh_folder, given
+from ntksap.cli.progress import rounds_bar
+from ntksap.cost import cost
+from ntksap.files import new_folder
+from ntksap.machine import peak_memory_mib
+from ntksap.methods import method_named
+
+
+@dataclass(frozen=True)
+class PruneArguments:
+    """How to prune; what is not given is the method's own default."""
+
+    method: str = "ntk-sap"
+    """A name from `ntksap methods`."""
+    sparsity: float = 0.9
+    """Share of prunable weights to remove, 0 ≤ sparsity < 1."""
+    rounds: int | None = None
+    """How often to score and remove (T)."""
+    schedule: Literal["exponential", "linear"] | None = None
+    """How density falls over the rounds."""
+    scope: Literal["global", "layer"] = "global"
+    """Rank all weights together, or within each layer."""
+    floor: int = 0
+    """Weights that each layer keeps at least."""
+    init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
+    """Where weight draws come from."""
+    dtype: Literal["float32", "float64"] | None = None
+    """Precision of the scores; float64 where float32 overflows."""
+    device: str = "cpu"
+    """cpu, cuda or mps."""
+    strict: bool = False
+    """Fail, rather than warn, when a layer is left with nothing."""
+
+
+def run_prune(
+    model: OmitArgPrefixes[ModelArguments],
+    pruning: OmitArgPrefixes[PruneArguments],
+    method: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Choose which weights to keep, before training.
+
+    Args:
+        model: Which model.
+        pruning: How; what is not given is the method's own default.
+        method: Options of single methods.
+        out: A new folder for masks.safetensors and prune.json.
+        json: Print one JSON object.
+    """
+    how = pruning
+    options = given(method)
+    rounds = how.rounds or method_named(how.method).rounds
+    if out is not None:
+        fresh_folder(out)
+    module, shape = model.build()
+    start = time.perf_counter()
+    with rounds_bar(how.method) as on_round:
+        masks = prune(
+            module,
+            how.sparsity,
+            how.method,
+            strict=how.strict,
+            on_round=on_round,
+            input_shape=shape,
+            seed=model.seed,
+            rounds=how.rounds,
+            schedule=how.schedule,
+            scope=how.scope,
+            floor=how.floor,
+            init=how.init,
+            dtype=getattr(torch, how.dtype) if how.dtype else None,
+            device=how.device,
+            **options,
+        )
+    seconds = time.perf_counter() - start
+    flops = cost(module, masks, input_shape=shape)
+    result: dict[str, Any] = {
+        "method": how.method,
+        "model": model.model,
+        "seed": model.seed,
+        "sparsity": how.sparsity,
+        "kept": masks.kept,
+        "total": masks.total,
+        "density": masks.density,
+        "inference_flops": flops.sparse,
+        "dense_flops": flops.dense,
+        "rounds": rounds,
+        "options": options,
+        "prune_seconds": seconds,
+        "peak_memory_mib": peak_memory_mib(),
+        "collapsed": masks.collapsed,
+        "mask_sha256": masks.sha256,
+        "layers": masks.layers(),
+    }
+    if out is not None:
+        masks.info = {key: result[key] for key in ("method", "model", "seed", "sparsity")}
+        with new_folder(out) as folder:
+            masks.save(folder / "masks.safetensors")
+            (folder / "prune.json").write_text(jsonlib.dumps(result, indent=2) + "\n")
+    if json:
+        print_json(result)
+        return
+    stdout.print(str(masks), highlight=False)
+    share = flops.sparse / flops.dense
+    stdout.print(
+        f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s. "
+        f"One inference: {flops.sparse:,} of {flops.dense:,} multiply-adds ({share:.1%}).",
+        highlight=False,
+    )
+    if out is not None:
+        stdout.print(f"Wrote {out / 'masks.safetensors'} and {out / 'prune.json'}", highlight=False)

@@ -1,0 +1,46 @@
+"""Files that are whole or not there."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_atomically(path: str | Path, content: bytes | str) -> None:
+    """Write ``content`` to ``path`` so that a crash leaves the old file or the new one, never a part."""
+    path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes ``path`` when the block ends well, and goes away when it does not."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary)
+        raise

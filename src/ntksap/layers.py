@@ -1,0 +1,95 @@
+"""Which tensors of a module are weights, and which of those may be pruned."""
+
+import fnmatch
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from ntksap.errors import InputError
+
+Selector: TypeAlias = str | type[nn.Module] | Callable[[str, nn.Module], bool]
+"""A name pattern (``"layer1.*"``), a module type, or ``(parameter name, its module) -> bool``."""
+
+Selectors: TypeAlias = Selector | Sequence[Selector] | None
+
+_WEIGHTS: dict[type[nn.Module], tuple[str, ...]] = {
+    _ConvNd: ("weight",),
+    nn.Linear: ("weight",),
+    nn.Bilinear: ("weight",),
+    nn.MultiheadAttention: ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
+}
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the user's own module from inside ``torch.compile``, DDP or DataParallel, so that names stay the same."""
+    while True:
+        if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            module = inner
+        elif isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            module = module.module
+        else:
+            return module
+
+
+def layer_weights(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the weights that ``module`` itself (not its children) owns as a convolution, linear or attention layer."""
+    for kind, attributes in _WEIGHTS.items():
+        if isinstance(module, kind):
+            for attribute in attributes:
+                if (weight := module._parameters.get(attribute)) is not None:
+                    yield weight
+
+
+def prunable_names(module: nn.Module, include: Selectors = None, exclude: Selectors = None) -> tuple[str, ...]:
+    """Return the names of the prunable parameters of ``module``, in the module's own order, tied ones once.
+
+    By default: the weights of convolution, linear and attention layers that are trainable and not tied to an
+    embedding. ``include`` replaces that default by every tensor of two or more dimensions that it selects (a
+    tensor of one dimension only by its full name); ``exclude`` then takes away.
+    """
+    owners = {
+        id(parameter): owner
+        for owner in module.modules()
+        for parameter in owner._parameters.values()
+        if parameter is not None
+    }
+    embedded = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    usual = {id(w) for m in module.modules() for w in layer_weights(m) if w.requires_grad} - embedded
+
+    def wanted(name: str, parameter: nn.Parameter) -> bool:
+        owner = owners[id(parameter)]
+        if include is None:
+            chosen = id(parameter) in usual
+        else:
+            chosen = _selects(include, name, owner) and (parameter.dim() > 1 or name in _listed(include))
+        return chosen and not _selects(exclude, name, owner)
+
+    names = tuple(name for name, parameter in module.named_parameters() if wanted(name, parameter))
+    if not names:
+        raise InputError(
+            "nothing prunable: the module has no trainable convolution, linear or attention weight that include and "
+            "exclude leave. Pass include= (a name pattern, a module type or a callable) to choose tensors yourself; "
+            "frozen parameters count only when they are included."
+        )
+    return names
+
+
+def _listed(selectors: Selectors) -> Sequence[Selector]:
+    if selectors is None:
+        return ()
+    return selectors if isinstance(selectors, Sequence) and not isinstance(selectors, str) else (selectors,)
+
+
+def _selects(selectors: Selectors, name: str, owner: nn.Module) -> bool:
+    for selector in _listed(selectors):
+        if isinstance(selector, str):
+            if fnmatch.fnmatchcase(name, selector):
+                return True
+        elif isinstance(selector, type):
+            if isinstance(owner, selector):
+                return True
+        elif selector(name, owner):
+            return True
+    return False

@@ -1,0 +1,187 @@
+"""`Masks`: which weights of a module are kept, and how that meets the module."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ntksap.attachment import Attachment
+from ntksap.errors import MaskError
+from ntksap.files import write_atomically
+from ntksap.layers import unwrap
+
+_FORMAT = "ntksap-masks"
+
+
+class Masks(Mapping[str, Tensor]):
+    """A mapping from a parameter's own dotted name to its bool mask, True = kept.
+
+    >>> masks = Masks({"fc.weight": torch.tensor([[True, False], [True, True]])})
+    >>> masks.kept, masks.total, masks.density
+    (3, 4, 0.75)
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor], info: Mapping[str, Any] | None = None) -> None:
+        """Take masks, and what is worth knowing about them (saved with them; must survive JSON)."""
+        for name, mask in masks.items():
+            if mask.dtype != torch.bool:
+                raise MaskError(f"mask {name!r} is {mask.dtype}, not torch.bool (True = kept)")
+        self._masks = {name: mask.detach().cpu() for name, mask in masks.items()}
+        self.info = dict(info or {})
+
+    @classmethod
+    def ones(cls, weights: Mapping[str, Tensor]) -> "Masks":
+        """Return masks that keep every one of ``weights``."""
+        return cls({name: torch.ones(w.shape, dtype=torch.bool) for name, w in weights.items()})
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._masks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    @property
+    def kept(self) -> int:
+        """How many weights are kept."""
+        return sum(int(mask.sum()) for mask in self._masks.values())
+
+    @property
+    def total(self) -> int:
+        """How many weights could have been pruned."""
+        return sum(mask.numel() for mask in self._masks.values())
+
+    @property
+    def density(self) -> float:
+        """Kept ÷ total."""
+        return self.kept / self.total
+
+    @property
+    def sparsity(self) -> float:
+        """1 − density."""
+        return 1 - self.density
+
+    @property
+    def collapsed(self) -> list[str]:
+        """The names of layers with nothing left, through which no signal passes."""
+        return [name for name, mask in self._masks.items() if not mask.any()]
+
+    @property
+    def sha256(self) -> str:
+        """A hash of names, shapes and bits: equal exactly when the masks are equal."""
+        digest = hashlib.sha256()
+        for name in sorted(self._masks):
+            mask = self._masks[name]
+            digest.update(f"{name}\0{tuple(mask.shape)}\0".encode())
+            digest.update(mask.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return name, shape, kept and total of each layer, as plain values."""
+        return [
+            {"name": name, "shape": list(mask.shape), "kept": int(mask.sum()), "total": mask.numel()}
+            for name, mask in self._masks.items()
+        ]
+
+    def to(self, device: torch.device | str) -> dict[str, Tensor]:
+        """Return the plain dictionary {name: mask} on a device."""
+        return {name: mask.to(device) for name, mask in self._masks.items()}
+
+    def attach(self, module: nn.Module) -> Attachment:
+        """Zero the pruned weights of ``module`` and keep them zero, whatever optimizer trains it.
+
+        Gradients of pruned weights become zero before the optimizer sees them. State-dict keys stay the same; deep
+        copies stay pruned; a state dict that is loaded later is pruned too. Attaching again replaces what was
+        attached before. ``attach(...).remove()`` lets the weights go (they are zero until trained).
+
+        Limit: an optimizer that already holds momentum from before still moves the pruned weights; make the optimizer
+        after attaching. Pickling the whole module (not its state dict) loses the hooks: attach again after loading.
+        """
+        self.check(module)
+        return Attachment(unwrap(module), self._masks)
+
+    def check(self, module: nn.Module) -> None:
+        """Raise `MaskError` unless every mask names a parameter of ``module`` that has its shape."""
+        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        missing = [name for name in self if name not in parameters]
+        differ = [name for name in self if name in parameters and parameters[name].shape != self[name].shape]
+        if missing:
+            raise MaskError(
+                f"these masks are for another model: it has no parameter {missing[0]!r} "
+                f"({len(missing)} of {len(self)} masks name none of its parameters)"
+            )
+        if differ:
+            name = differ[0]
+            raise MaskError(
+                f"these masks are for another model: parameter {name!r} has shape {tuple(parameters[name].shape)}, its "
+                f"mask {tuple(self[name].shape)} ({len(differ)} of {len(self)} shapes differ)"
+            )
+
+    def hold(self, module: nn.Module) -> bool:
+        """Return whether every pruned weight of ``module`` is exactly zero now."""
+        self.check(module)
+        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        return not any(
+            torch.any(parameters[name].detach()[~mask.to(parameters[name].device)] != 0) for name, mask in self.items()
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the masks to a safetensors file, all of it or nothing."""
+        metadata = {"format": _FORMAT, "version": "1", "info": json.dumps(self.info)}
+        tensors = {name: mask.contiguous() for name, mask in self._masks.items()}
+        write_atomically(path, save(tensors, metadata))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Masks":
+        """Read masks from a file that `save` wrote; no code in the file can run."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
+                    raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
+                masks = {name: file.get_tensor(name) for name in file.offset_keys()}
+        except SafetensorError as error:
+            raise MaskError(f"{path}: not a mask file, or truncated ({error}); prune again or copy it again") from error
+        except FileNotFoundError:
+            raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
+        except (IsADirectoryError, OSError) as error:
+            raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
+        return cls(masks, json.loads(metadata.get("info", "{}")))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Masks):
+            return NotImplemented
+        return self.keys() == other.keys() and all(torch.equal(self[name], other[name]) for name in self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Masks({len(self)} layers, kept {self.kept:,} of {self.total:,}, density {self.density:.4%})"
+
+    def __str__(self) -> str:
+        rows = [("layer", "shape", "kept/total", "density")]
+        for layer in self.layers():
+            shape = "×".join(str(size) for size in layer["shape"])
+            rows.append((layer["name"], shape, *_counts(layer["kept"], layer["total"])))
+        rows.append(("total", "", *_counts(self.kept, self.total)))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            f"{name:<{widths[0]}}  {shape:>{widths[1]}}  {kept:>{widths[2]}}  {density:>{widths[3]}}"
+            for name, shape, kept, density in rows
+        ]
+        rule = "─" * len(lines[0])
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def _counts(kept: int, total: int) -> tuple[str, str]:
+    share = kept / total if total else math.nan
+    return f"{kept:,}/{total:,}", f"{share:.2%}"

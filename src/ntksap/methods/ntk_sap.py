@@ -1,0 +1,98 @@
+"""NTK-SAP (Wang, Li and Sun, ICLR 2023)."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ntksap.errors import InputError
+from ntksap.net import Inputs, Net
+from ntksap.probe import Probe
+
+Tensors = Mapping[str, Tensor]
+
+
+def ntk_sap(
+    net: Net,
+    masks: Tensors,
+    probe: Probe,
+    *,
+    draws: Annotated[int, "weight draws per round (R)"] = 5,
+    batch: Annotated[int, "inputs per draw"] = 100,
+    epsilon: Annotated[float, "variance of the weight perturbation Δ"] = 1e-4,
+    perturbations: Annotated[int, "perturbations Δ per draw"] = 1,
+    fresh_weights: Annotated[
+        bool, "draw new weights each time; else the module's own weights (the paper's eq. 7)"
+    ] = True,
+    real_inputs: Annotated[bool, "the batches of the data in place of noise"] = False,
+    tangent: Annotated[bool, "the exact tangent J·(Δ⊙m) by forward mode in place of the finite difference"] = False,
+) -> dict[str, Tensor]:
+    """Score a weight by its influence on the trace of the neural tangent kernel, in expectation over weights.
+
+    Per draw i: weights θ from the initialiser, noise inputs z, perturbation Δ ~ N(0, ε) of the prunable weights, and
+
+        L_i = Σ ‖f(z; θ⊙m) − f(z; (θ+Δ)⊙m)‖² ≈ ε · ‖∂f/∂w ⊙ m‖²_F
+        S   = |Σ_i ∂L_i/∂m| = |Σ_i θ⊙g_a + (θ+Δ)⊙g_b|,   g_a, g_b the derivatives by the two effective weights.
+
+    BatchNorm: the statistics of the unperturbed net on z, taken without a graph, serve both passes as constants.
+    """
+    if draws < 1 or batch < 1 or perturbations < 1 or epsilon <= 0:
+        raise InputError("draws, batch and perturbations must be at least 1 and epsilon above 0")
+    if real_inputs and not probe.batches:
+        raise InputError("real_inputs=True needs data=, an iterable of (inputs, labels) batches; labels may be None")
+
+    def score_of_draw(index: int) -> dict[str, Tensor]:
+        weights = net.draw(*probe.key("weights", index)) if fresh_weights else net.weights
+        inputs = probe.batches[index % len(probe.batches)][0] if real_inputs else probe.noise(index, batch)
+        statistics = net.statistics(net.leaves(weights, masks), inputs)
+
+        def score_of_perturbation(number: int) -> dict[str, Tensor]:
+            generator = probe.generator("perturbation", index, number)
+            delta = {
+                name: (torch.randn(weights[name].shape, generator=generator) * math.sqrt(epsilon)).to(weights[name])
+                for name in net.prunable
+            }
+            derivative = _tangent if tangent else _difference
+            return derivative(net, weights, delta, masks, inputs, statistics)
+
+        return probe.sum(score_of_perturbation, range(perturbations))
+
+    return {name: total.abs() for name, total in probe.sum(score_of_draw, range(draws)).items()}
+
+
+def _difference(
+    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors
+) -> dict[str, Tensor]:
+    """∂/∂m Σ(f(θ⊙m) − f((θ+Δ)⊙m))². A sum of squares, not norm()**2, whose derivative is undefined at 0."""
+    moved = {**weights, **{name: weights[name] + delta[name] for name in net.prunable}}
+    here, there = net.leaves(weights, masks), net.leaves(moved, masks)
+    loss = (net(here, inputs, norm=statistics) - net(there, inputs, norm=statistics)).square().sum()
+    by_here, by_there = _both(net, loss, here, there)
+    return {name: weights[name] * by_here[name] + moved[name] * by_there[name] for name in net.prunable}
+
+
+def _tangent(
+    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors
+) -> dict[str, Tensor]:
+    """∂/∂m ‖J·(Δ⊙m)‖², J = ∂f/∂w at w = θ⊙m: the limit of `_difference` for ε → 0, without cancellation."""
+    here, along = net.leaves(weights, masks), net.leaves({name: delta[name] for name in net.prunable}, masks)
+    with forward_ad.dual_level():
+        dual = {name: forward_ad.make_dual(here[name], along[name]) for name in net.prunable}
+        slope = forward_ad.unpack_dual(net({**here, **dual}, inputs, norm=statistics)).tangent
+        if slope is None:  # nothing prunable reaches the output
+            return {name: torch.zeros_like(weights[name]) for name in net.prunable}
+        by_here, by_along = _both(net, slope.square().sum(), here, along)
+    return {name: weights[name] * by_here[name] + delta[name] * by_along[name] for name in net.prunable}
+
+
+def _both(net: Net, loss: Tensor, first: Tensors, second: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the derivatives of ``loss`` by two sets of leaves from one backward pass."""
+    leaves = [leaf[name] for leaf in (first, second) for name in net.prunable]
+    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+    half = len(net.prunable)
+    return dict(zip(net.prunable, gradients[:half], strict=True)), dict(
+        zip(net.prunable, gradients[half:], strict=True)
+    )

@@ -1,0 +1,220 @@
+"""`Net`: a functional view of any ``nn.Module`` that leaves the module alone."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from ntksap.errors import InputError
+from ntksap.initialisers import Initialiser, initialiser
+from ntksap.layers import Selectors, prunable_names, unwrap
+from ntksap.seeds import global_seed
+
+Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
+"""What a module is called with: one tensor, positional arguments, or keyword arguments."""
+
+Norm: TypeAlias = str | Mapping[str, Tensor]
+"""Which statistics BatchNorm uses: ``"batch"`` (train mode), ``"running"`` (eval mode, the module's own buffers), or
+buffers that `Net.statistics` returned (eval mode with those)."""
+
+
+class _LocalBatchNorm(_BatchNorm):
+    """SyncBatchNorm without the synchronising: one scoring pass sees its whole batch in one process."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass
+
+
+class Net:
+    """A module as a pure function of its parameters, by name.
+
+    ``net(weights, inputs)`` evaluates f(inputs; weights) → Tensor. Nothing here changes the caller's module, its mode,
+    buffers, ``requires_grad`` or the global random state: all work happens on a private copy. Modules other than
+    BatchNorm always run in evaluation mode, so dropout is off.
+
+    Args:
+        module: any ``nn.Module``; ``torch.compile`` and DDP wrappers are looked through.
+        output: turns what the module returns into one tensor. By default a tensor is taken as it is, a tuple by its
+            first tensor, and an object or dict by its ``logits``.
+        loss: (output, labels) → summed loss, for the methods that need one. Cross-entropy by default.
+        init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
+        include, exclude: what is prunable, see `ntksap.layers.prunable_names`.
+        dtype, device: where to compute; the module's own by default.
+
+    >>> net = Net(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    >>> net.prunable
+    ('0.weight', '2.weight')
+    >>> net(net.weights, torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        output: Callable[[Any], Tensor] | None = None,
+        loss: Callable[[Tensor, Any], Tensor] | None = None,
+        init: str | Initialiser = "kaiming_normal",
+        include: Selectors = None,
+        exclude: Selectors = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        module = unwrap(module)
+        for name, tensor in module.named_parameters():
+            if nn.parameter.is_lazy(tensor):
+                raise InputError(f"parameter {name!r} has no shape yet: call the module once on an input first")
+        self.prunable = prunable_names(module, include, exclude)
+        first = next(iter(module.parameters()))
+        self.dtype = dtype or first.dtype
+        self.device = torch.device(device) if device is not None else first.device
+        self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
+        self._buffers = {name: b.detach().to(self.device) for name, b in module.named_buffers()}
+        self._output = output or first_tensor
+        self.loss = loss or summed_cross_entropy
+        self._init = initialiser(init)
+        self._skeleton = private_copy(module)
+        self._places = _places(self._skeleton)
+        self._norms = {n: m for n, m in self._skeleton.named_modules() if isinstance(m, _NormBase)}
+        for norm in self._norms.values():
+            # `statistics` wants plain averages over the calls of one pass; an InstanceNorm cannot average, so its last.
+            norm.momentum = None if isinstance(norm, _BatchNorm) else 1.0
+
+    def __call__(self, weights: Mapping[str, Tensor], inputs: Inputs, *, norm: Norm = "running") -> Tensor:
+        """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter."""
+        buffers = self._fresh_buffers(weights)
+        if not isinstance(norm, str):
+            buffers.update(norm)
+        elif norm not in ("batch", "running"):
+            raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
+        return self._forward(weights, buffers, inputs, batch_norm=norm == "batch")
+
+    @torch.no_grad()
+    def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
+        """Return the normalisation layers' buffers filled with the mean and unbiased variance of this one batch."""
+        buffers = self._fresh_buffers(weights)
+        names = [
+            f"{n}.{key}" if n else key for n, m in self._norms.items() for key, _ in m.named_buffers(recurse=False)
+        ]
+        if not names:
+            return {}
+        for name in names:
+            if name.endswith("num_batches_tracked") and name in buffers:
+                buffers[name].zero_()
+        self._forward(weights, buffers, inputs, batch_norm=True)
+        return {name: buffers[name] for name in names if name in buffers}
+
+    def leaves(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return ``weights`` with the prunable ones replaced by differentiable leaves w = θ⊙m."""
+        masked = {name: (weights[name] * masks[name]).requires_grad_() for name in self.prunable}
+        return {**weights, **masked}
+
+    def gradient(
+        self, scalar: Tensor, leaves: Mapping[str, Tensor], *, create_graph: bool = False
+    ) -> dict[str, Tensor]:
+        """Return ∂scalar/∂w for each prunable leaf; zero where the output does not depend on it."""
+        tensors = [leaves[name] for name in self.prunable]
+        if not scalar.requires_grad:  # nothing prunable reaches the output
+            return {name: torch.zeros_like(w) for name, w in zip(self.prunable, tensors, strict=True)}
+        gradients = torch.autograd.grad(scalar, tensors, create_graph=create_graph, materialize_grads=True)
+        return dict(zip(self.prunable, gradients, strict=True))
+
+    def draw(self, *key: int | str) -> dict[str, Tensor]:
+        """Return every parameter drawn afresh from the initialiser; the key alone decides what is drawn."""
+        parameters = dict(self._skeleton.named_parameters())
+        with torch.no_grad(), global_seed(*key):
+            for name, parameter in parameters.items():
+                parameter.copy_(
+                    self.weights[name]
+                )  # what the initialiser leaves alone must not depend on earlier draws
+            self._init(self._skeleton)
+            return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
+
+    def _forward(
+        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Inputs, *, batch_norm: bool
+    ) -> Tensor:
+        for module in self._norms.values():
+            module.train(batch_norm)
+        given = {**weights, **buffers}
+        tensors = {place: given[name] for place, name in self._places.items()}
+        args, kwargs = arguments(inputs)
+        # The fused attention kernels have neither second derivatives nor forward mode; the plain one has both.
+        # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
+        with sdpa_kernel(SDPBackend.MATH), global_seed("forward"):
+            result = torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False)
+        return self._output(result)
+
+    def _fresh_buffers(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        dtype = next(iter(weights.values())).dtype
+        return {
+            name: b.to(dtype, copy=True) if b.is_floating_point() else b.clone() for name, b in self._buffers.items()
+        }
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, self.dtype) if tensor.is_floating_point() else tensor.to(self.device)
+
+
+def first_tensor(result: Any) -> Tensor:
+    """Return the tensor that scores are computed from: the result, its ``logits``, or the first tensor in it."""
+    if isinstance(result, Tensor):
+        return result
+    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(result, tuple | list):
+        for item in result:
+            if isinstance(item, Tensor):
+                return item
+    raise InputError(
+        f"the module returned {type(result).__name__}, which is no tensor, tuple of tensors or object with .logits: "
+        "pass output=, a callable that turns it into one tensor"
+    )
+
+
+def summed_cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy summed over samples (and positions): output (…, K), labels (…)."""
+    return nn.functional.cross_entropy(output.flatten(0, -2), labels.flatten(), reduction="sum")
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return ``inputs`` as positional and keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return tuple(inputs), {}
+
+
+def _places(module: nn.Module) -> dict[str, str]:
+    """Map each place where a tensor sits to the tensor's own name, which differs for tied tensors.
+
+    A module that has two names counts under its first one only: ``functional_call`` would put its tensors in twice and
+    then take the wrong ones out.
+    """
+    own = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+    return {
+        f"{path}.{key}" if path else key: own[id(tensor)]
+        for path, part in module.named_modules()
+        for key, tensor in [*part._parameters.items(), *part._buffers.items()]
+        if tensor is not None
+    }
+
+
+def private_copy(module: nn.Module) -> nn.Module:
+    """Return a copy on the CPU, in evaluation mode and without gradients, that can be worked with freely."""
+    try:
+        skeleton = copy.deepcopy(module)
+    except Exception as error:
+        raise InputError(
+            f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
+        ) from error
+    # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
+    skeleton = skeleton.cpu().eval().requires_grad_(False)
+    for part in skeleton.modules():
+        if isinstance(part, nn.SyncBatchNorm):
+            part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
+    return skeleton

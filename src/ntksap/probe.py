@@ -1,0 +1,134 @@
+"""`Probe`: the inputs that scores are computed on, and the one place where scores are summed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from ntksap.errors import InputError
+from ntksap.net import Inputs, Net
+from ntksap.seeds import generator_of
+
+Batch: TypeAlias = tuple[Inputs, Any]
+"""(inputs, labels); labels are None where there are none."""
+
+MakeInputs: TypeAlias = Callable[[int, torch.Generator], Inputs]
+"""(batch size, generator) → the arguments of the module: a tensor, a tuple, or a dict of keyword arguments."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Noise, ones, or a few training batches, for one round of one pruning.
+
+    Args:
+        seed, round: with a draw's index, all that randomness depends on.
+        input_shape: shape of one input without the batch, for modules that take one tensor of numbers.
+        make_inputs: makes the module's arguments where ``input_shape`` does not say enough (token ids, several inputs).
+        batches: (inputs, labels) pairs, the pruning set.
+    """
+
+    seed: int = 0
+    round: int = 1
+    input_shape: tuple[int, ...] | None = None
+    make_inputs: MakeInputs | None = None
+    batches: Sequence[Batch] = ()
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+
+    @classmethod
+    def of(
+        cls,
+        net: Net,
+        *,
+        seed: int = 0,
+        input_shape: Sequence[int] | None = None,
+        inputs: MakeInputs | None = None,
+        data: Iterable[Batch] | None = None,
+    ) -> "Probe":
+        """Return the probe for ``net``, its batches on the device and in the dtype of the net."""
+        batches = [_place(_checked(batch), net.dtype, net.device) for batch in data or ()]
+        shape = tuple(input_shape) if input_shape is not None else None
+        return cls(seed, 1, shape, inputs, batches, net.dtype, net.device)
+
+    def at(self, round: int) -> "Probe":
+        """Return the probe of another round."""
+        return replace(self, round=round)
+
+    def noise(self, index: int, batch: int) -> Inputs:
+        """Return the inputs of draw ``index``: standard normal (batch, *input_shape), or what ``inputs=`` makes."""
+        generator = self.generator("noise", index)
+        if self.make_inputs is not None:
+            return _place_inputs(self.make_inputs(batch, generator), self.dtype, self.device)
+        noise = torch.randn(batch, *self._shape(), generator=generator, dtype=torch.float32)
+        return noise.to(self.device, self.dtype)
+
+    def ones(self, dtype: torch.dtype) -> Inputs:
+        """Return one input of ones; where ``inputs=`` makes the arguments, its floating-point tensors become ones."""
+        if self.make_inputs is None:
+            return torch.ones(1, *self._shape(), dtype=dtype, device=self.device)
+        made = _place_inputs(self.make_inputs(1, generator_of("ones")), dtype, self.device)  # whatever seed or round
+        ones: Inputs = _map_tensors(made, lambda t: torch.ones_like(t) if t.is_floating_point() else t)
+        return ones
+
+    def labelled(self) -> Sequence[Batch]:
+        """Return the batches of the pruning set, or raise if there are none or they have no labels."""
+        if not self.batches:
+            raise InputError(
+                "this method needs labelled data: pass data=, an iterable of (inputs, labels) batches with about ten "
+                "samples of each class, or choose a method that needs none (see `ntksap methods`)"
+            )
+        if any(labels is None for _, labels in self.batches):
+            raise InputError("this method needs labels, but a batch of data= has None in their place")
+        return self.batches
+
+    def generator(self, *key: int | str) -> torch.Generator:
+        """Return a generator for one purpose in this round; another purpose, round or seed gives another."""
+        return generator_of(self.seed, self.round, *key)
+
+    def key(self, *key: int | str) -> tuple[int | str, ...]:
+        """Return the full key of one purpose in this round."""
+        return (self.seed, self.round, *key)
+
+    def sum(self, part: Callable[[Item], dict[str, Tensor]], items: Iterable[Item]) -> dict[str, Tensor]:
+        """Return the sum of ``part(item)`` over the items by name, added in the order of the items."""
+        total: dict[str, Tensor] = {}
+        for item in items:
+            result = part(item)
+            if not total:
+                total = {name: tensor.clone() for name, tensor in result.items()}
+            else:
+                for name, tensor in result.items():
+                    total[name] += tensor
+        return total
+
+    def _shape(self) -> tuple[int, ...]:
+        if self.input_shape is None:
+            raise InputError(
+                "the shape of the inputs is unknown: pass input_shape=, such as (3, 32, 32), or inputs=, a callable "
+                "(batch size, generator) -> arguments"
+            )
+        return self.input_shape
+
+
+def _checked(batch: Any) -> Batch:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise InputError(f"data= must yield (inputs, labels) pairs, not {type(batch).__name__}; labels may be None")
+    return batch[0], batch[1]
+
+
+def _place(batch: Batch, dtype: torch.dtype, device: torch.device | str) -> Batch:
+    inputs, labels = batch
+    return _place_inputs(inputs, dtype, device), _map_tensors(labels, lambda t: t.to(device))
+
+
+def _place_inputs(inputs: Inputs, dtype: torch.dtype, device: torch.device | str) -> Inputs:
+    placed: Inputs = _map_tensors(inputs, lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device))
+    return placed
+
+
+def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    return torch.utils._pytree.tree_map_only(Tensor, function, value)

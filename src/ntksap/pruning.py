@@ -1,0 +1,57 @@
+"""The loop: score → select → repeat. It knows callables, not names."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+from ntksap.errors import InputError
+from ntksap.masks import Masks
+from ntksap.net import Net
+from ntksap.probe import Probe
+from ntksap.schedules import Schedule, kept_of
+from ntksap.selection import select
+
+Score: TypeAlias = Callable[[Net, Mapping[str, Tensor], Probe], dict[str, Tensor]]
+"""(net, masks on the net's device, probe of this round) → {name: score}, larger = keep."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is known after round ``index`` of ``rounds``; enough to go on from."""
+
+    index: int
+    rounds: int
+    masks: Masks
+
+
+def prune_rounds(
+    net: Net,
+    score: Score,
+    probe: Probe,
+    *,
+    density: float,
+    rounds: int,
+    schedule: Schedule,
+    regrow: bool = False,
+    scope: str = "global",
+    floor: int = 0,
+    after: Round | None = None,
+) -> Iterator[Round]:
+    """Yield the state after each round t = 1…T; after round t exactly round(d_t · total) weights are kept.
+
+    Pruned weights never return unless ``regrow``. With ``after``, a round yielded earlier, the loop goes on behind
+    it and ends with the same masks, since each round's randomness depends on the seed and the round alone.
+    """
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, not {rounds}")
+    if after is not None and after.rounds != rounds:
+        raise InputError(f"cannot go on: {after.rounds} rounds were planned before, {rounds} are now")
+    masks = after.masks if after else Masks.ones({name: net.weights[name] for name in net.prunable})
+    for index in range(after.index + 1 if after else 1, rounds + 1):
+        scores = score(net, masks.to(net.device), probe.at(index))
+        kept = kept_of(schedule(density, index, rounds), masks.total)
+        within = None if regrow else masks
+        masks = Masks(select(scores, kept, within=within, scope=scope, floor=floor))
+        yield Round(index, rounds, masks)

@@ -1,0 +1,114 @@
+"""Exact selection: which weights are kept, given their scores. Every method and schedule ends here."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ntksap.errors import InputError, ScoreError
+
+Floats = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
+
+
+def select(
+    scores: Mapping[str, Tensor],
+    kept: int,
+    *,
+    within: Mapping[str, Tensor] | None = None,
+    scope: str = "global",
+    floor: int = 0,
+) -> dict[str, Tensor]:
+    """Return masks that keep exactly ``kept`` weights: those with the largest scores, ties to the lower index.
+
+    Time and memory grow linearly with the number of weights (a partition, not a sort).
+
+    Args:
+        scores: {name: scores}, any shapes, finite.
+        kept: how many weights to keep in all.
+        within: {name: bool}, the weights that may be kept; all of them by default.
+        scope: ``"global"`` ranks all weights together; ``"layer"`` ranks within each layer, which keeps its
+            proportional share of ``kept`` (largest remainders, so that the sum is exact).
+        floor: how many weights each layer keeps at least (fewer only where a layer has fewer).
+
+    >>> select({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0, 2.0])}, 2)
+    {'a': tensor([ True, False]), 'b': tensor([ True, False])}
+    """
+    if scope not in ("global", "layer"):
+        raise InputError(f"scope is 'global' or 'layer', not {scope!r}")
+    values = [_ranked(name, tensor) for name, tensor in scores.items()]
+    free = [
+        np.ones(v.size, np.bool_) if within is None else _flat(within[n]) for n, v in zip(scores, values, strict=True)
+    ]
+    room = [int(f.sum()) for f in free]
+    if not 1 <= kept <= sum(room):
+        raise InputError(f"cannot keep {kept} of {sum(room)} weights")
+    least = [min(floor, r) for r in room]
+    if sum(least) > kept:
+        raise InputError(f"a floor of {floor} weights per layer needs {sum(least)} weights, but only {kept} are kept")
+
+    if scope == "layer":
+        shares = _apportion(kept, [v.size for v in values], least, room)
+        chosen = [_top([v], [f], share)[0] for v, f, share in zip(values, free, shares, strict=True)]
+    else:
+        chosen = [_top([v], [f], count)[0] for v, f, count in zip(values, free, least, strict=True)]
+        rest = [f & ~c for f, c in zip(free, chosen, strict=True)]
+        chosen = [c | more for c, more in zip(chosen, _top(values, rest, kept - sum(least)), strict=True)]
+    return {
+        name: torch.from_numpy(c).view(tensor.shape) for (name, tensor), c in zip(scores.items(), chosen, strict=True)
+    }
+
+
+def _top(values: Sequence[Floats], free: Sequence[Bools], count: int) -> list[Bools]:
+    """Mark the ``count`` largest free values of all arrays together; equal values go to the earlier place."""
+    if count == 0:
+        return [np.zeros_like(f) for f in free]
+    pool = np.concatenate([v[f] for v, f in zip(values, free, strict=True)])
+    cut = pool.size - count
+    pool.partition(cut)
+    threshold = pool[cut]
+    del pool
+    marks = [f & (v > threshold) for v, f in zip(values, free, strict=True)]
+    missing = count - sum(int(m.sum()) for m in marks)
+    for v, f, m in zip(values, free, marks, strict=True):
+        if missing == 0:
+            break
+        ties = np.flatnonzero(f & (v == threshold))[:missing]
+        m[ties] = True
+        missing -= ties.size
+    return marks
+
+
+def _apportion(kept: int, sizes: Sequence[int], least: Sequence[int], most: Sequence[int]) -> list[int]:
+    """Split ``kept`` in proportion to ``sizes``, each share between its least and its most, the sum exact."""
+    quotas = np.array(sizes) * (kept / sum(sizes))
+    lower, upper = np.array(least), np.array(most)
+    shares = np.clip(np.floor(quotas).astype(np.int64), lower, upper)
+    while (gap := kept - int(shares.sum())) != 0:
+        # One more (or one less) for the layers that are furthest below (above) their quota and can still move.
+        step = 1 if gap > 0 else -1
+        movable = np.flatnonzero(shares < upper if step > 0 else shares > lower)
+        order = movable[np.argsort(-step * (quotas - shares)[movable], kind="stable")]
+        shares[order[: abs(gap)]] += step
+    return [int(s) for s in shares]
+
+
+def _ranked(name: str, scores: Tensor) -> Floats:
+    if not torch.isfinite(scores).all():
+        bad = int((~torch.isfinite(scores)).sum())
+        remedy = (
+            "they overflow float64, so the net is too deep or its weights are too large for this method"
+            if scores.dtype == torch.float64
+            else "pass dtype=torch.float64 (--dtype float64)"
+        )
+        raise ScoreError(f"layer {name!r}: {bad} of {scores.numel()} scores are NaN or infinite; {remedy}")
+    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    ranked: Floats = scores.detach().to("cpu", wide).contiguous().flatten().numpy()
+    return ranked
+
+
+def _flat(mask: Tensor) -> Bools:
+    flat: Bools = mask.detach().cpu().contiguous().flatten().numpy()
+    return flat

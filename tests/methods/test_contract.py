@@ -1,0 +1,145 @@
+"""What every registered method must do on every tiny case. A new method is tested by being in the table."""
+
+import copy
+
+import pytest
+import torch
+from cases import CASES, Case
+
+import ntksap
+from ntksap.methods import METHODS, Method
+from ntksap.net import Net
+from ntksap.probe import Probe
+from ntksap.pruning import Round
+
+SMALL = {"ntk-sap": {"draws": 2, "batch": 8}, "ntk-sap-s": {"draws": 2, "batch": 8}}
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+
+
+def prune(module, method: Method, case: Case, sparsity=0.7, **settings) -> ntksap.Masks:
+    settings = {"rounds": min(method.rounds, 3), "floor": 1, **SMALL.get(method.name, {}), **settings}
+    return ntksap.prune(module, sparsity, method.name, data=case.batches(), **case.source(), **settings)
+
+
+@each_method
+@each_case
+def test_scores_have_the_names_and_shapes_of_the_prunable_weights_and_are_finite(case, method):
+    module = case.module()
+    net = Net(module)
+    probe = Probe.of(net, data=case.batches(), **case.source())
+    masks = ntksap.Masks.ones({name: net.weights[name] for name in net.prunable})
+    scores = method.with_options(SMALL.get(method.name, {}))(net, masks, probe)
+    assert list(scores) == list(net.prunable)
+    for name, score in scores.items():
+        assert score.shape == net.weights[name].shape
+        assert torch.isfinite(score).all()
+        assert not score.requires_grad
+    if method.name != "grasp":  # signed
+        assert all((score >= 0).all() for score in scores.values())
+
+
+@each_method
+@each_case
+def test_exact_count_same_seed_same_mask_and_nothing_of_the_caller_changes(case, method):
+    module = case.module()
+    module.train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    flags = [(p.requires_grad, p.grad is None, id(p)) for p in module.parameters()]
+    random_state = torch.get_rng_state()
+
+    masks = prune(module, method, case, seed=3)
+
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(part.training for part in module.modules())
+    assert [(p.requires_grad, p.grad is None, id(p)) for p in module.parameters()] == flags
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+    assert masks.kept == round(0.3 * masks.total)
+    assert all(mask.any() for mask in masks.values())  # the floor
+    torch.manual_seed(99)  # what the global generator holds must not matter
+    assert prune(module, method, case, seed=3) == masks
+
+
+@each_method
+@each_case
+def test_another_seed_gives_another_mask_exactly_where_the_method_draws(case, method):
+    module = case.module()
+    first, second = (prune(module, method, case, seed=seed) for seed in (0, 1))
+    assert (first != second) == method.weight_agnostic  # the others depend on weights and data, which are the same
+
+
+@each_method
+@each_case
+def test_weight_agnostic_methods_and_only_they_ignore_the_present_weights(case, method):
+    if method.name == "random":
+        pytest.skip("random looks at nothing")
+    module, other = case.module(0), case.module(0)
+    with torch.no_grad():
+        for part in other.modules():
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+    same = prune(module, method, case) == prune(other, method, case)
+    assert same == method.weight_agnostic
+
+
+@each_method
+@each_case
+def test_masks_are_nested_unless_the_method_regrows(case, method):
+    module = case.module()
+    seen: list[Round] = []
+    final = prune(module, method, case, rounds=4, on_round=seen.append)
+    assert [state.index for state in seen] == [1, 2, 3, 4]
+    assert seen[-1].masks == final
+    if not method.regrow:
+        for earlier, later in zip(seen, seen[1:], strict=False):
+            assert all((later.masks[name] <= earlier.masks[name]).all() for name in final)
+    total = final.total
+    assert [state.masks.kept for state in seen] == [round(0.3 ** (t / 4) * total) for t in (1, 2, 3, 4)]
+
+
+@each_method
+def test_going_on_after_any_round_ends_with_the_same_masks(method):
+    case = CASES[0]
+    module = case.module()
+    settings = {"rounds": 4, "data": case.batches(), **case.source(), **SMALL.get(method.name, {})}
+    states = list(ntksap.prune_steps(module, 0.7, method.name, **settings))
+    for state in states[:-1]:
+        rest = list(ntksap.prune_steps(copy.deepcopy(module), 0.7, method.name, after=state, **settings))
+        assert [s.index for s in rest] == list(range(state.index + 1, 5))
+        assert rest[-1].masks == states[-1].masks
+
+
+@each_method
+def test_the_caller_gets_the_module_back_untouched_when_scoring_raises(method):
+    case = CASES[0]
+    module = case.module()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    random_state = torch.get_rng_state()
+
+    def fail(result):
+        raise RuntimeError("scoring failed")
+
+    if method.name in ("random", "magnitude"):
+        pytest.skip("never evaluates the module")
+    with pytest.raises(RuntimeError, match="scoring failed"):
+        prune(module, method, case, output=fail)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
+
+
+@each_method
+def test_methods_that_need_data_say_so(method):
+    case = CASES[0]
+    settings = {**case.source(), **SMALL.get(method.name, {}), "rounds": 1}
+    if method.data_free:
+        assert ntksap.prune(case.module(), 0.5, method.name, **settings).density == pytest.approx(0.5, abs=0.01)
+    else:
+        with pytest.raises(ntksap.InputError, match="needs labelled data"):
+            ntksap.prune(case.module(), 0.5, method.name, **settings)
+        unlabelled = [(inputs, None) for inputs, _ in case.batches()]
+        with pytest.raises(ntksap.InputError, match="needs labels"):
+            ntksap.prune(case.module(), 0.5, method.name, data=unlabelled, **settings)
