@@ -132,9 +132,7 @@ class Case:
     def batches(self, count: int = 2, size: int = 6) -> list[tuple[Any, Tensor]]:
         generator = torch.Generator().manual_seed(11)
         make = self.inputs or (lambda n, g: torch.randn(n, *(self.input_shape or ()), generator=g))
-        return [
-            (make(size, generator), torch.randint(CLASSES, (size,), generator=generator)) for _ in range(count)
-        ]
+        return [(make(size, generator), torch.randint(CLASSES, (size,), generator=generator)) for _ in range(count)]
 
 
 CASES = [

@@ -49,22 +49,20 @@ def prunable_names(module: nn.Module, include: Selectors = None, exclude: Select
     embedding. ``include`` replaces that default by every tensor of two or more dimensions that it selects (a
     tensor of one dimension only by its full name); ``exclude`` then takes away.
     """
-    owners = {
-        id(parameter): owner
-        for owner in module.modules()
-        for parameter in owner._parameters.values()
-        if parameter is not None
-    }
+    owners: dict[int, list[nn.Module]] = {}
+    for owner in module.modules():
+        for parameter in owner._parameters.values():
+            owners.setdefault(id(parameter), []).append(owner)
     embedded = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
     usual = {id(w) for m in module.modules() for w in layer_weights(m) if w.requires_grad} - embedded
 
     def wanted(name: str, parameter: nn.Parameter) -> bool:
-        owner = owners[id(parameter)]
+        tied = owners[id(parameter)]
         if include is None:
             chosen = id(parameter) in usual
         else:
-            chosen = _selects(include, name, owner) and (parameter.dim() > 1 or name in _listed(include))
-        return chosen and not _selects(exclude, name, owner)
+            chosen = _selects(include, name, tied) and (parameter.dim() > 1 or name in _listed(include))
+        return chosen and not _selects(exclude, name, tied)
 
     names = tuple(name for name, parameter in module.named_parameters() if wanted(name, parameter))
     if not names:
@@ -82,14 +80,14 @@ def _listed(selectors: Selectors) -> Sequence[Selector]:
     return selectors if isinstance(selectors, Sequence) and not isinstance(selectors, str) else (selectors,)
 
 
-def _selects(selectors: Selectors, name: str, owner: nn.Module) -> bool:
+def _selects(selectors: Selectors, name: str, owners: Sequence[nn.Module]) -> bool:
     for selector in _listed(selectors):
         if isinstance(selector, str):
             if fnmatch.fnmatchcase(name, selector):
                 return True
         elif isinstance(selector, type):
-            if isinstance(owner, selector):
+            if any(isinstance(owner, selector) for owner in owners):
                 return True
-        elif selector(name, owner):
+        elif any(selector(name, owner) for owner in owners):
             return True
     return False

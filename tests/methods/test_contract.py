@@ -1,12 +1,13 @@
 """What every registered method must do on every tiny case. A new method is tested by being in the table."""
 
 import copy
+import itertools
 
 import pytest
 import torch
-from cases import CASES, Case
 
 import ntksap
+from cases import CASES, Case
 from ntksap.methods import METHODS, Method
 from ntksap.net import Net
 from ntksap.probe import Probe
@@ -94,7 +95,7 @@ def test_masks_are_nested_unless_the_method_regrows(case, method):
     assert [state.index for state in seen] == [1, 2, 3, 4]
     assert seen[-1].masks == final
     if not method.regrow:
-        for earlier, later in zip(seen, seen[1:], strict=False):
+        for earlier, later in itertools.pairwise(seen):
             assert all((later.masks[name] <= earlier.masks[name]).all() for name in final)
     total = final.total
     assert [state.masks.kept for state in seen] == [round(0.3 ** (t / 4) * total) for t in (1, 2, 3, 4)]

@@ -11,7 +11,7 @@ from ntksap.cli.console import stderr
 from ntksap.cli.cost import show_cost
 from ntksap.cli.methods import show_methods
 from ntksap.cli.prune import run_prune
-from ntksap.errors import NtksapError
+from ntksap.errors import CollapseWarning, NtksapError
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "methods": show_methods,
@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, "")
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("always", CollapseWarning)
             warnings.showwarning = _show_warning
             tyro.extras.subcommand_cli_from_dict(
                 _COMMANDS,

@@ -1,0 +1,48 @@
+"""Data sets by name: `load("cifar10")` gives a `Dataset` with a train and a test `Split`."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ntksap.data import cifar, digits, fetch, imagenet
+from ntksap.data.base import DataError, Dataset, Split, data_root, pruning_batches
+from ntksap.data.fetch import download
+from ntksap.data.imagenet import IMAGENET_FOLDER, TINY_FOLDER
+
+__all__ = ["TABLE", "DataError", "Dataset", "Source", "Split", "data_root", "download", "load", "pruning_batches"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One line of the table. `places`: names in the data directory, any of which will do; none for a set that ships."""
+
+    summary: str
+    read: Callable[[Path, int], Dataset]  # (data directory, workers)
+    places: tuple[str, ...]
+
+
+TABLE: dict[str, Source] = {
+    "digits": Source("1,797 handwritten digits, 1×8×8, 10 classes; ships with scikit-learn", digits.read, ()),
+    "cifar10": Source("60,000 photos, 3×32×32, 10 classes", cifar.read_cifar10, cifar.CIFAR10.places),
+    "cifar100": Source("60,000 photos, 3×32×32, 100 classes", cifar.read_cifar100, cifar.CIFAR100.places),
+    "tiny-imagenet": Source("110,000 photos, 3×64×64, 200 classes", imagenet.read_tiny_imagenet, (TINY_FOLDER,)),
+    "imagenet": Source("1.3 million photos, 3×224×224, 1,000 classes", imagenet.read_imagenet, (IMAGENET_FOLDER,)),
+}
+
+
+def load(name: str, root: str | Path | None = None, *, download: bool = False, workers: int = 0) -> Dataset:
+    """Return a data set of the table.
+
+    root: the data directory; if None, the environment variable NTKSAP_DATA, else ./data.
+    download: fetch the set first if it is not there.
+    workers: processes that decode image files; the result does not depend on their number.
+    """
+    if name not in TABLE:
+        near = difflib.get_close_matches(name, TABLE, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise DataError(f"there is no data set {name!r}. {hint}Known: {', '.join(TABLE)}")
+    source, folder = TABLE[name], data_root(root)
+    if download and source.places and not any((folder / place).exists() for place in source.places):
+        fetch.download(name, folder)
+    return source.read(folder, workers)
