@@ -79,6 +79,7 @@ def prune_steps(
     exclude: Selectors = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    invert: bool = False,
     after: Round | None = None,
     **options: Any,
 ) -> Iterator[Round]:
@@ -97,6 +98,7 @@ def prune_steps(
         floor: weights that each layer keeps at least.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
         output, loss, include, exclude, dtype, device: see `Net`.
+        invert: keep the lowest scores in place of the highest, to test whether scores matter.
         after: a round that was yielded earlier, to go on behind it.
         options: the options of the method.
     """
@@ -115,5 +117,6 @@ def prune_steps(
         regrow=chosen.regrow,
         scope=scope,
         floor=floor,
+        invert=invert,
         after=after,
     )

@@ -20,6 +20,10 @@ class MaskError(NtksapError, ValueError):
     """A mask file that is damaged or not ours, or masks that belong to another model."""
 
 
+class StorageError(NtksapError, OSError):
+    """A file could not be written; what stood there before is intact."""
+
+
 class CollapseError(NtksapError, RuntimeError):
     """Layers lost all their weights and the caller asked for that to be an error."""
 

@@ -7,12 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ntksap.errors import StorageError
+
+TEMPORARY = ".part-"
+"""How the names of files begin that are not whole yet; one that is left over after a crash can be removed."""
+
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Write ``content`` to ``path`` so that a crash leaves the old file or the new one, never a part."""
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
+    except OSError as error:
+        raise _storage_error(path, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -20,9 +28,18 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise _storage_error(path, error) from error
         raise
+
+
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write {path}: {error.strerror}. What stood there before is intact; make room or choose another place, "
+        "then run the same command again"
+    )
 
 
 def _umask() -> int:
@@ -36,7 +53,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes ``path`` when the block ends well, and goes away when it does not."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
     try:
         yield temporary
         temporary.chmod(0o777 & ~_umask())

@@ -79,7 +79,7 @@ class Probe:
         if not self.batches:
             raise InputError(
                 "this method needs labelled data: pass data=, an iterable of (inputs, labels) batches with about ten "
-                "samples of each class, or choose a method that needs none (see `ntksap methods`)"
+                "samples of each class (on the command line: --data digits), or choose a method that needs none"
             )
         if any(labels is None for _, labels in self.batches):
             raise InputError("this method needs labels, but a batch of data= has None in their place")

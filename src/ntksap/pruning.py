@@ -37,12 +37,14 @@ def prune_rounds(
     regrow: bool = False,
     scope: str = "global",
     floor: int = 0,
+    invert: bool = False,
     after: Round | None = None,
 ) -> Iterator[Round]:
     """Yield the state after each round t = 1…T; after round t exactly round(d_t · total) weights are kept.
 
-    Pruned weights never return unless ``regrow``. With ``after``, a round yielded earlier, the loop goes on behind
-    it and ends with the same masks, since each round's randomness depends on the seed and the round alone.
+    Pruned weights never return unless ``regrow``; ``invert`` keeps the lowest scores. With ``after``, a round yielded
+    earlier, the loop goes on behind it and ends with the same masks, since each round's randomness depends on the seed
+    and the round alone.
     """
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
@@ -51,6 +53,8 @@ def prune_rounds(
     masks = after.masks if after else Masks.ones({name: net.weights[name] for name in net.prunable})
     for index in range(after.index + 1 if after else 1, rounds + 1):
         scores = score(net, masks.to(net.device), probe.at(index))
+        if invert:
+            scores = {name: -values for name, values in scores.items()}
         kept = kept_of(schedule(density, index, rounds), masks.total)
         within = None if regrow else masks
         masks = Masks(select(scores, kept, within=within, scope=scope, floor=floor))

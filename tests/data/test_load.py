@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ntksap import InputError
 from ntksap.data import TABLE, DataError, Dataset, data_root, fetch, load, pruning_batches
 
 
@@ -129,13 +130,13 @@ def test_every_training_image_can_be_chosen_for_pruning() -> None:
 
 @pytest.mark.parametrize(("wrong", "near"), [("cifar-10", "cifar10"), ("imagnet", "imagenet"), ("digit", "digits")])
 def test_an_unknown_name_answers_with_the_known_ones(wrong: str, near: str) -> None:
-    with pytest.raises(DataError, match=f"Did you mean {near}") as error:
+    with pytest.raises(InputError, match=f"Did you mean '{near}'") as error:
         load(wrong)
     assert all(name in str(error.value) for name in TABLE)
 
 
 def test_a_name_like_no_other_still_lists_the_known_ones() -> None:
-    with pytest.raises(DataError, match="Known: digits, cifar10") as error:
+    with pytest.raises(InputError, match="Known: cifar10, cifar100, digits") as error:
         load("zzz")
     assert "Did you mean" not in str(error.value)
 

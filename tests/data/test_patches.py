@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ntksap.data import DataError
-from ntksap.data.base import generator
+from ntksap.seeds import generator_of
 from ntksap.data.imagenet import IMAGENET, TINY
 from ntksap.data.patches import ATTEMPTS, View, central_view, decode, patch, random_view
 
@@ -76,10 +76,10 @@ def test_random_view_is_the_patch_resized_and_half_of_them_mirrored(photo: np.nd
     image = Image.fromarray(photo)
     mirrored = 0
     for i in range(60):
-        draws = torch.rand(23, generator=generator("x", i), dtype=torch.float64).tolist()
+        draws = torch.rand(23, generator=generator_of("x", i), dtype=torch.float64).tolist()
         box = patch(image.width, image.height, TINY, draws[3:], (draws[0], draws[1]))
         plain = np.array(image.crop(box).resize((64, 64), Image.Resampling.BILINEAR))
-        view = np.array(random_view(image, TINY, generator("x", i)))
+        view = np.array(random_view(image, TINY, generator_of("x", i)))
         mirrored += np.array_equal(view, plain[:, ::-1])
         assert np.array_equal(view, plain) != np.array_equal(view, plain[:, ::-1])
     assert 18 <= mirrored <= 42

@@ -7,15 +7,20 @@ from collections.abc import Callable, Sequence
 
 import tyro
 
+from ntksap.cli.compare import run_compare
 from ntksap.cli.console import stderr
 from ntksap.cli.cost import show_cost
 from ntksap.cli.methods import show_methods
+from ntksap.cli.overrides import spell_out_flags
 from ntksap.cli.prune import run_prune
+from ntksap.cli.train import run_train
 from ntksap.errors import CollapseWarning, NtksapError
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "methods": show_methods,
     "prune": run_prune,
+    "train": run_train,
+    "compare": run_compare,
     "cost": show_cost,
 }
 
@@ -30,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             tyro.extras.subcommand_cli_from_dict(
                 _COMMANDS,
-                args=argv,
+                args=spell_out_flags(sys.argv[1:] if argv is None else argv),
                 prog="ntksap",
                 description="Prune neural networks before training them. Each command takes --help and --json.",
             )

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +10,8 @@ import tyro
 from torch import nn
 
 from ntksap import models
+from ntksap.data import Dataset
 from ntksap.errors import InputError
-from ntksap.methods import METHODS
 from ntksap.seeds import global_seed
 
 
@@ -28,24 +28,27 @@ class ModelArguments:
     seed: int = 0
     """Decides the initial weights and every draw."""
 
-    def build(self) -> tuple[nn.Module, tuple[int, ...]]:
-        """Return the model with its initial weights, and the shape of one input."""
+    def build(self, data: Dataset | None = None) -> tuple[nn.Module, tuple[int, ...]]:
+        """Return the model with its initial weights, and the shape of one input; ``data`` decides what is not given."""
         if ":" not in self.model:
-            shape = self.input_shape or models.model_named(self.model).input_shape
+            usual = data.input_shape if data else models.model_named(self.model).input_shape
+            shape = self.input_shape or usual
             if len(shape) != 3:
                 raise InputError(f"--input-shape of the table's models is C H W, not {' '.join(map(str, shape))}")
             channels, height, width = shape
+            classes = self.classes or (data.num_classes if data else None)
             module = models.build(
-                self.model, num_classes=self.classes, input_shape=(channels, height, width), seed=self.seed
+                self.model, num_classes=classes, input_shape=(channels, height, width), seed=self.seed
             )
             return module, shape
-        if self.input_shape is None:
+        shape = self.input_shape or (data.input_shape if data else ())
+        if not shape:
             raise InputError("your own model needs --input-shape, such as --input-shape 3 32 32")
         with global_seed(self.seed, "model"):
             module = _factory(self.model)()
         if not isinstance(module, nn.Module):
             raise InputError(f"{self.model} returned {type(module).__name__}, not an nn.Module")
-        return module, self.input_shape
+        return module, shape
 
 
 def _factory(spec: str) -> Callable[[], Any]:
@@ -63,33 +66,18 @@ def _factory(spec: str) -> Callable[[], Any]:
     return made
 
 
-def _options_class() -> type[Any]:
-    """Return a dataclass with every option of every method, each None until the user sets it."""
-    users: dict[str, list[str]] = {}
-    options = {}
-    for method in METHODS.values():
-        for option in method.options.values():
-            users.setdefault(option.name, []).append(method.name)
-            options[option.name] = option
-    columns = []
-    for name, option in options.items():
-        kind: Any = option.type
-        help = tyro.conf.arg(
-            help=option.help[0].upper() + option.help[1:] + ".",
-            help_behavior_hint=f"({', '.join(users[name])}; default: {option.default})",
-            metavar="True|False" if kind is bool else kind.__name__.upper(),
-        )
-        columns.append((name, Annotated[kind | None, help], field(default=None)))
-    return make_dataclass("MethodOptions", columns, frozen=True)
+@dataclass(frozen=True)
+class DataArguments:
+    """Which data, and where it is."""
 
-
-MethodOptions: type[Any] = _options_class()
-
-
-def given(options: object) -> dict[str, Any]:
-    """Return the method options that the user has set."""
-    values = {f.name: getattr(options, f.name) for f in fields(options)}  # type: ignore[arg-type]
-    return {name: value for name, value in values.items() if value is not None}
+    data: str = "digits"
+    """digits (ships with scikit-learn), cifar10, cifar100, tiny-imagenet or imagenet."""
+    data_dir: Path | None = None
+    """Where data sets are; by default the environment variable NTKSAP_DATA, else ./data."""
+    download: bool = False
+    """Fetch the data set if it is not there."""
+    workers: int = 0
+    """Processes that decode image files."""
 
 
 def fresh_folder(path: Path) -> None:

@@ -11,9 +11,11 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap.api import prune
 from ntksap.cli.console import print_json, stdout
-from ntksap.cli.options import MethodOptions, ModelArguments, fresh_folder, given
+from ntksap.cli.options import ModelArguments, fresh_folder
+from ntksap.cli.overrides import MethodOptions, given
 from ntksap.cli.progress import rounds_bar
 from ntksap.cost import cost
+from ntksap.data import load, pruning_batches
 from ntksap.files import new_folder
 from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
@@ -41,6 +43,10 @@ class PruneArguments:
     """Precision of the scores; float64 where float32 overflows."""
     device: str = "cpu"
     """cpu, cuda or mps."""
+    data: str | None = None
+    """A data set, for the methods that need one: digits, cifar10, cifar100, tiny-imagenet or imagenet."""
+    data_dir: Path | None = None
+    """Where data sets are; by default the environment variable NTKSAP_DATA, else ./data."""
     strict: bool = False
     """Fail, rather than warn, when a layer is left with nothing."""
 
@@ -66,7 +72,8 @@ def run_prune(
     rounds = how.rounds or method_named(how.method).rounds
     if out is not None:
         fresh_folder(out)
-    module, shape = model.build()
+    data = load(how.data, how.data_dir) if how.data else None
+    module, shape = model.build(data)
     start = time.perf_counter()
     with rounds_bar(how.method) as on_round:
         masks = prune(
@@ -76,6 +83,7 @@ def run_prune(
             strict=how.strict,
             on_round=on_round,
             input_shape=shape,
+            data=pruning_batches(data, seed=model.seed) if data else None,
             seed=model.seed,
             rounds=how.rounds,
             schedule=how.schedule,
@@ -91,6 +99,7 @@ def run_prune(
     result: dict[str, Any] = {
         "method": how.method,
         "model": model.model,
+        "data": how.data,
         "seed": model.seed,
         "sparsity": how.sparsity,
         "kept": masks.kept,

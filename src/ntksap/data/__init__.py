@@ -1,6 +1,5 @@
 """Data sets by name: `load("cifar10")` gives a `Dataset` with a train and a test `Split`."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from ntksap.data import cifar, digits, fetch, imagenet
 from ntksap.data.base import DataError, Dataset, Split, data_root, pruning_batches
 from ntksap.data.fetch import download
 from ntksap.data.imagenet import IMAGENET_FOLDER, TINY_FOLDER
+from ntksap.errors import unknown
 
 __all__ = ["TABLE", "DataError", "Dataset", "Source", "Split", "data_root", "download", "load", "pruning_batches"]
 
@@ -39,9 +39,7 @@ def load(name: str, root: str | Path | None = None, *, download: bool = False, w
     workers: processes that decode image files; the result does not depend on their number.
     """
     if name not in TABLE:
-        near = difflib.get_close_matches(name, TABLE, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise DataError(f"there is no data set {name!r}. {hint}Known: {', '.join(TABLE)}")
+        raise unknown("data set", name, TABLE)
     source, folder = TABLE[name], data_root(root)
     if download and source.places and not any((folder / place).exists() for place in source.places):
         fetch.download(name, folder)

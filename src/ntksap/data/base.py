@@ -1,6 +1,5 @@
 """What every data set is made of: `Dataset`, `Split`, `DataError`, and where order and randomness come from."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +9,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ntksap.errors import NtksapError
+from ntksap.seeds import generator_of
+
 WHERE = "Point --data-dir or NTKSAP_DATA at the folder that holds it"
 AGAIN = "Delete it and get it again (--download fetches it)"
 
 
-class DataError(ValueError):
+class DataError(NtksapError, ValueError):
     """A data set is unknown, missing or damaged. The message says which file, what was expected, and what to do."""
 
 
@@ -62,12 +64,6 @@ def data_root(root: str | Path | None = None) -> Path:
     return Path(root if root is not None else os.environ.get("NTKSAP_DATA") or "data").expanduser()
 
 
-def generator(*key: int | str) -> torch.Generator:
-    """Return a CPU generator seeded by a hash of the key that is the same in every process and on every machine."""
-    digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-
-
 def batch_order(
     total: int, batch_size: int, *, seed: int | None, epoch: int, augment: bool, indices: Tensor | None
 ) -> tuple[Tensor, ...]:
@@ -84,7 +80,7 @@ def batch_order(
     if order.min() < 0 or order.max() >= total:
         raise ValueError(f"indices must be from 0 to {total - 1}, not from {order.min()} to {order.max()}")
     if seed is not None:
-        order = order[torch.randperm(len(order), generator=generator("order", seed, epoch))]
+        order = order[torch.randperm(len(order), generator=generator_of("order", seed, epoch))]
     return torch.split(order, batch_size)
 
 
@@ -102,7 +98,7 @@ def pruning_batches(
             f"a pruning set of {per_class} images per class cannot be drawn from {dataset.name}: "
             f"its smallest class has {counts.min()} training images"
         )
-    rng = generator("pruning", seed)
+    rng = generator_of("pruning", seed)
     shuffled = torch.randperm(len(labels), generator=rng)
     by_class = shuffled[labels[shuffled].argsort(stable=True)]  # class 0 first; random order within a class
     starts = counts.cumsum(0) - counts

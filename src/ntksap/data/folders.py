@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ntksap.data.base import DataError, batch_order, generator
+from ntksap.data.base import DataError, batch_order
 from ntksap.data.images import normalise
 from ntksap.data.patches import View, decode
+from ntksap.seeds import generator_of
 
 
 class FolderSplit:
@@ -68,7 +69,7 @@ class FolderSplit:
             batch_size=None,  # the sampler's items are whole batches of indices
             sampler=order,
             num_workers=self.workers,
-            generator=generator("workers"),  # the loader draws a seed for its workers; not from the global generator
+            generator=generator_of("workers"),  # the loader draws a seed for its workers; not from the global generator
         )
         for index, images in zip(order, loader, strict=True):
             if isinstance(images, DataError):
@@ -94,5 +95,5 @@ class _Decoded(TorchDataset[Tensor | DataError]):
 
     def _image(self, i: int) -> Tensor:
         # Each image has its own generator, so that neither workers nor batches change what is drawn for it.
-        rng = None if self.key is None else generator("augment", *self.key, i)
+        rng = None if self.key is None else generator_of("augment", *self.key, i)
         return decode(self.split.folder / os.fsdecode(self.split.paths[i]), self.split.view, rng)

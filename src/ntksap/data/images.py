@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntksap.data.base import batch_order, generator
+from ntksap.data.base import batch_order
+from ntksap.seeds import generator_of
 
 
 class MemorySplit:
@@ -58,7 +59,7 @@ class MemorySplit:
 
         All images are drawn at once, so an image's crop does not depend on which batch it falls in.
         """
-        rng = generator("augment", seed, epoch)
+        rng = generator_of("augment", seed, epoch)
         offsets = torch.randint(0, 2 * self.pad + 1, (len(self), 2), generator=rng)
         flips = torch.randint(0, 2, (len(self),), generator=rng).bool()
         return offsets, flips & self.flip

@@ -57,8 +57,8 @@ def _imagenet_resnet(
 MODELS: dict[str, Model] = {
     model.name: model
     for model in [
-        *(Model(f"resnet{d}", partial(_cifar_resnet, d, 16), *_CIFAR) for d in (20, 32, 44, 56, 110)),
-        *(Model(f"wide-resnet{d}", partial(_cifar_resnet, d, 32), *_CIFAR) for d in (20, 32, 44, 56, 110)),
+        *(Model(f"resnet{d}", partial(_cifar_resnet, d, 16), *_CIFAR) for d in (8, 14, 20, 32, 44, 56, 110)),
+        *(Model(f"wide-resnet{d}", partial(_cifar_resnet, d, 32), *_CIFAR) for d in (8, 14, 20, 32, 44, 56, 110)),
         *(Model(f"vgg{d}-bn", partial(_vgg, d), *_CIFAR) for d in (11, 13, 16, 19)),
         Model("resnet18", partial(_imagenet_resnet, BasicBlock, (2, 2, 2, 2)), *_IMAGENET),
         Model("resnet34", partial(_imagenet_resnet, BasicBlock, (3, 4, 6, 3)), *_IMAGENET),

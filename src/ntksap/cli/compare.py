@@ -1,0 +1,161 @@
+"""``ntksap compare``."""
+
+import itertools
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from tyro.conf import OmitArgPrefixes
+
+from ntksap.cli.console import print_json, stderr, stdout
+from ntksap.cli.live import Board, follow
+from ntksap.cli.options import DataArguments
+from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
+from ntksap.errors import InputError, NtksapError
+from ntksap.files import write_atomically
+from ntksap.methods import METHODS, method_named
+from ntksap.recipe import load_recipe
+from ntksap.report.figures import accuracy_figure
+from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
+from ntksap.runs import Place
+from ntksap.settings import DENSE, Settings, settings_for
+from ntksap.sweep import cores, sweep
+
+
+class SweepError(NtksapError):
+    """Some runs of a sweep failed."""
+
+
+def run_compare(
+    data: OmitArgPrefixes[DataArguments],
+    method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
+    model: str = "resnet20",
+    methods: str = "ntk-sap,synflow,snip",
+    sparsities: str = "0.9",
+    seeds: str = "0",
+    recipe: str = "quick",
+    sanity: str = "",
+    out: Path = Path("runs"),
+    jobs: int | None = None,
+    device: str = "cpu",
+    json: bool = False,
+) -> None:
+    """Compare methods: accuracy against sparsity, mean ± std over seeds, with the dense network as the reference.
+
+    Stop it whenever you like; the same command goes on where it was.
+
+    Args:
+        data: Which data.
+        method_options: Options of single methods, for those of the compared methods that have them.
+        recipe_settings: Settings of the recipe to replace.
+        model: A model from the table.
+        methods: Names from `ntksap methods` with commas between them, or all.
+        sparsities: Shares of prunable weights to remove, with commas between them.
+        seeds: Seeds, with commas between them.
+        recipe: How to train: a name from recipes/, or your own TOML file.
+        sanity: Variants to add for each method, with commas: shuffle, reinit, invert.
+        out: The folder for runs, table and figure.
+        jobs: Runs at the same time, which share the cores; by default one per core.
+        device: cpu, cuda or mps.
+        json: Print one JSON object.
+    """
+    names = list(METHODS) if methods == "all" else _listed(methods)
+    chosen = load_recipe(recipe, recipe_overrides(recipe_settings))
+    common: dict[str, Any] = {"model": model, "data": data.data, "recipe": chosen}
+    checks = ["none", *_listed(sanity)]
+    plan = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in _numbers(int, "seeds", seeds)] + [
+        settings_for(
+            method=name, sparsity=sparsity, seed=seed, sanity=check, options=_fitting(name, method_options), **common
+        )
+        for name, check, sparsity, seed in itertools.product(
+            names, checks, _numbers(float, "sparsities", sparsities), _numbers(int, "seeds", seeds)
+        )
+    ]
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs must be at least 1, not {jobs}")
+    board = Board(len(plan), jobs or cores())
+    place = Place(data.data_dir, data.download, data.workers, device)
+    events = sweep(plan, out / "runs", place, board.jobs)
+    try:
+        follow(events, board)
+    except KeyboardInterrupt:
+        stderr.print(f"stopped after {len(board.results)} of {len(plan)} runs; the same command goes on")
+        raise
+    finally:
+        events.close()
+    order = {settings.name: index for index, settings in enumerate(plan)}
+    results = sorted(board.results, key=lambda result: order[result["name"]])
+    table = cells(results)
+    _write(out, table, results, board.failed, f"{model} on {data.data}, {chosen.epochs} epochs")
+    if json:
+        failed = [{"run": settings.name, "error": error} for settings, error in board.failed]
+        print_json({"table": [asdict(cell) for cell in table], "results": results, "failed": failed, "out": str(out)})
+    else:
+        _print(table, out)
+    if board.failed:
+        raise SweepError(f"{len(board.failed)} of {len(plan)} runs failed; run the same command to try them again")
+
+
+def _write(
+    out: Path, table: list[Cell], results: list[dict[str, Any]], failed: list[tuple[Settings, str]], title: str
+) -> None:
+    import json
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "table.csv", to_csv(table))
+    errors = [{"run": settings.name, "error": error} for settings, error in failed]
+    write_atomically(out / "results.json", json.dumps({"results": results, "failed": errors}, indent=1) + "\n")
+    if table:
+        figure = accuracy_figure(table, title)
+        for kind in ("png", "svg"):
+            figure.savefig(out / f"accuracy.{kind}", metadata={"Date": None} if kind == "svg" else None)
+
+
+def _print(table: list[Cell], out: Path) -> None:
+    """Print methods × sparsities: the best mean of a column in bold, the second underlined, as in the paper."""
+    sparsities = sorted({cell.sparsity for cell in table if cell.method != DENSE})
+    place = ranks(table)
+    by_key = {(cell.method, cell.sparsity): cell for cell in table}
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column("test accuracy (%)", no_wrap=True)
+    for sparsity in sparsities:
+        shown.add_column(f"{100 * sparsity:.4g} %", justify="right", no_wrap=True)
+    for method in dict.fromkeys(cell.method for cell in table):
+        if method == DENSE:
+            row = [formatted(by_key[DENSE, 0.0]), *[""] * (len(sparsities) - 1)]
+        else:
+            row = [_marked(by_key.get((method, s)), place.get((method, s))) for s in sparsities]
+        shown.add_row(method, *row)
+    stdout.print(shown)
+    if any(cell.collapsed for cell in table):
+        stdout.print("* a layer was left with nothing", highlight=False)
+    stdout.print(f"\nThe figure is {out / 'accuracy.png'}, the table {out / 'table.csv'}", highlight=False)
+
+
+def _marked(cell: Cell | None, place: int | None) -> str:
+    if cell is None:
+        return "–"
+    text = formatted(cell) + ("*" if cell.collapsed else "")
+    return {1: f"[bold]{text}[/]", 2: f"[underline]{text}[/]"}.get(place or 0, text)
+
+
+def _fitting(method: str, options: object) -> dict[str, Any]:
+    """Return the given options that this method has; `settings_for` gets no others, since methods are compared."""
+    known = method_named(method).options
+    return {name: value for name, value in given(options).items() if name in known}
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(kind: type[Any], what: str, text: str) -> list[Any]:
+    try:
+        numbers = [kind(part) for part in _listed(text)]
+    except ValueError:
+        raise InputError(f"--{what} are numbers with commas between them, such as 0.9,0.98, not {text!r}") from None
+    if not numbers:
+        raise InputError(f"--{what} is empty")
+    return numbers

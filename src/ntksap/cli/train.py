@@ -1,0 +1,99 @@
+"""``ntksap train``."""
+
+from pathlib import Path
+from typing import Literal
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tyro.conf import OmitArgPrefixes
+
+from ntksap import runs
+from ntksap.cli.console import print_json, stderr, stdout
+from ntksap.cli.options import DataArguments
+from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
+from ntksap.recipe import load_recipe
+from ntksap.settings import settings_for
+
+
+def run_train(
+    data: OmitArgPrefixes[DataArguments],
+    method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
+    model: str = "resnet20",
+    method: str = "ntk-sap",
+    sparsity: float = 0.9,
+    seed: int = 0,
+    recipe: str = "quick",
+    sanity: Literal["none", "shuffle", "reinit", "invert"] = "none",
+    rounds: int | None = None,
+    schedule: Literal["exponential", "linear"] | None = None,
+    scope: Literal["global", "layer"] = "global",
+    floor: int = 0,
+    out: Path = Path("runs"),
+    device: str = "cpu",
+    json: bool = False,
+) -> None:
+    """Prune, then train: one run, from initial weights to test accuracy. The same command again goes on with it.
+
+    Args:
+        data: Which data.
+        method_options: Options of single methods.
+        recipe_settings: Settings of the recipe to replace.
+        model: A model from the table.
+        method: A name from `ntksap methods`, or dense to prune nothing.
+        sparsity: Share of prunable weights to remove.
+        seed: Decides initial weights, draws, the order of images and augmentation.
+        recipe: How to train: a name from recipes/, or your own TOML file.
+        sanity: Shuffle the mask within layers, train it from fresh weights, or keep the lowest scores.
+        rounds: Rounds of pruning; the method's own by default.
+        schedule: How density falls over the rounds; the method's own by default.
+        scope: Rank all weights together, or within each layer.
+        floor: Weights that each layer keeps at least.
+        out: The folder that holds runs; this run is a folder in it, named by its settings.
+        device: cpu, cuda or mps.
+        json: Print the result as one JSON object.
+    """
+    settings = settings_for(
+        model=model,
+        data=data.data,
+        method=method,
+        sparsity=sparsity,
+        seed=seed,
+        recipe=load_recipe(recipe, recipe_overrides(recipe_settings)),
+        sanity=sanity,
+        rounds=rounds,
+        schedule=schedule,
+        scope=scope,
+        floor=floor,
+        options=given(method_options),
+    )
+    place = runs.Place(data.data_dir, data.download, data.workers, device)
+    if runs.read_result(out / settings.name) is not None:
+        stderr.print("this run is finished already; here is its result", highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=stderr, transient=True) as bars:
+        tasks = {}
+
+        def show(progress: runs.Progress) -> None:
+            if progress.stage not in tasks:
+                tasks[progress.stage] = bars.add_task(progress.stage, total=progress.total, note="")
+            note = f"  test accuracy {progress.top1:.2%}" if progress.top1 is not None else ""
+            bars.update(tasks[progress.stage], completed=progress.done, note=note)
+
+        result = runs.run(settings, out, place, show)
+    if json:
+        print_json(result)
+        return
+    stdout.print(
+        f"{settings.label} at {settings.sparsity:.2%} on {settings.data}: test accuracy {result['top1']:.2%} after "
+        f"{settings.recipe.epochs} epochs (training accuracy {result['train_accuracy']:.2%}).\n"
+        f"Pruned in {result['prune_seconds']:.1f} s, trained in {result['train_seconds']:.1f} s. "
+        f"Everything is in {out / settings.name}",
+        highlight=False,
+    )

@@ -1,0 +1,1 @@
+"""Tables and figures from results; reads run folders only."""

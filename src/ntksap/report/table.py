@@ -1,0 +1,86 @@
+"""Accuracy by method and sparsity: mean ± std over seeds, as rows, CSV and JSON."""
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ntksap.settings import DENSE
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method at one sparsity over its seeds. Accuracies in percent; std of one seed is 0."""
+
+    method: str
+    sparsity: float
+    mean: float
+    std: float
+    seeds: int
+    train_accuracy: float
+    inference_flops: float
+    prune_seconds: float
+    train_seconds: float
+    collapsed: int
+
+
+def label_of(result: Mapping[str, Any]) -> str:
+    """Return the method as tables and plots name it, with its sanity check."""
+    return result["method"] if result["sanity"] == "none" else f"{result['method']} ({result['sanity']})"
+
+
+def cells(results: Iterable[Mapping[str, Any]]) -> list[Cell]:
+    """Return a cell for each method and sparsity, methods in the order of their first result, sparsities rising."""
+    groups: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    order: dict[str, int] = {}
+    for result in results:
+        label = label_of(result)
+        order.setdefault(label, len(order))
+        groups.setdefault((label, result["sparsity"]), []).append(result)
+    made = []
+    for (label, sparsity), group in sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1])):
+        top1 = [100 * result["top1"] for result in group]
+        made.append(
+            Cell(
+                method=label,
+                sparsity=sparsity,
+                mean=statistics.fmean(top1),
+                std=statistics.stdev(top1) if len(top1) > 1 else 0.0,
+                seeds=len(top1),
+                train_accuracy=100 * statistics.fmean(result["train_accuracy"] for result in group),
+                inference_flops=statistics.fmean(result["inference_flops"] for result in group),
+                prune_seconds=statistics.fmean(result["prune_seconds"] for result in group),
+                train_seconds=statistics.fmean(result["train_seconds"] for result in group),
+                collapsed=sum(bool(result["collapsed"]) for result in group),
+            )
+        )
+    return made
+
+
+def ranks(table: Iterable[Cell]) -> dict[tuple[str, float], int]:
+    """Return the place (1 = best mean) of each method among those of its sparsity; the dense reference has none."""
+    by_sparsity: dict[float, list[Cell]] = {}
+    for cell in table:
+        if cell.method != DENSE:
+            by_sparsity.setdefault(cell.sparsity, []).append(cell)
+    return {
+        (cell.method, sparsity): place
+        for sparsity, group in by_sparsity.items()
+        for place, cell in enumerate(sorted(group, key=lambda c: -c.mean), start=1)
+    }
+
+
+def to_csv(table: Iterable[Cell]) -> str:
+    """Return the cells as CSV, one row each."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(Cell.__dataclass_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(cell) for cell in table)
+    return text.getvalue()
+
+
+def formatted(cell: Cell) -> str:
+    """Return "mean ± std", or the mean alone of a single seed."""
+    return f"{cell.mean:.2f} ± {cell.std:.2f}" if cell.seeds > 1 else f"{cell.mean:.2f}"

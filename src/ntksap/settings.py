@@ -1,0 +1,130 @@
+"""`Settings`: everything that decides a run. Equal settings are the same run."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy
+import torch
+
+from ntksap import toml
+from ntksap._version import __version__
+from ntksap.errors import InputError, unknown
+from ntksap.methods import METHODS, method_named
+from ntksap.recipe import Recipe
+from ntksap.sanity import CHECKS, Sanity
+from ntksap.schedules import density_of, schedule_named
+
+DENSE = "dense"
+"""The method of the reference run, which prunes nothing."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One (model, data, method, sparsity, seed, recipe), with nothing left open.
+
+    Made by `settings_for`, which fills in what a method decides.
+    """
+
+    model: str
+    data: str
+    method: str
+    sparsity: float
+    seed: int
+    recipe: Recipe
+    sanity: Sanity = "none"
+    rounds: int = 1
+    schedule: str = "exponential"
+    scope: str = "global"
+    floor: int = 0
+    init: str = "kaiming_normal"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    samples_per_class: int = 10
+    prune_batch: int = 256
+
+    @property
+    def label(self) -> str:
+        """The method as tables and plots name it, with its sanity check."""
+        return self.method if self.sanity == "none" else f"{self.method} ({self.sanity})"
+
+    @property
+    def name(self) -> str:
+        """The name of the run: readable parts, then a hash of everything."""
+        model = self.model.replace(":", ".").replace("/", "-")
+        parts = [self.data, model, self.method, *([] if self.sanity == "none" else [self.sanity])]
+        if self.method != DENSE:
+            parts.append(f"{100 * self.sparsity:.2f}")
+        digest = hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()
+        return "-".join([*parts, f"seed{self.seed}", digest[:8]])
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values that survive JSON and TOML."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
+    def to_toml(self) -> str:
+        """Return the settings and the versions in use as TOML."""
+        return toml.dumps({**self.plain(), "versions": versions()})
+
+
+def settings_for(
+    *,
+    model: str,
+    data: str,
+    method: str,
+    sparsity: float,
+    seed: int,
+    recipe: Recipe,
+    sanity: str = "none",
+    rounds: int | None = None,
+    schedule: str | None = None,
+    scope: str = "global",
+    floor: int = 0,
+    init: str = "kaiming_normal",
+    options: Mapping[str, Any] | None = None,
+    samples_per_class: int = 10,
+    prune_batch: int = 256,
+) -> Settings:
+    """Return checked settings, with the method's defaults filled in; the dense run ignores what concerns pruning."""
+    if sanity not in CHECKS:
+        raise unknown("sanity check", sanity, CHECKS)
+    if method == DENSE:
+        return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=recipe)
+    if method not in METHODS:
+        raise unknown("method", method, [*METHODS, DENSE])
+    chosen = method_named(method)
+    density_of(sparsity)
+    schedule_named(schedule or chosen.schedule)
+    chosen.with_options(options or {})
+    if rounds is not None and rounds < 1:
+        raise InputError(f"rounds must be at least 1, not {rounds}")
+    return Settings(
+        model=model,
+        data=data,
+        method=method,
+        sparsity=sparsity,
+        seed=seed,
+        recipe=recipe,
+        sanity=sanity,  # type: ignore[arg-type]
+        rounds=chosen.rounds if rounds is None else rounds,
+        schedule=schedule or chosen.schedule,
+        scope=scope,
+        floor=floor,
+        init=init,
+        options={**{option.name: option.default for option in chosen.options.values()}, **(options or {})},
+        samples_per_class=samples_per_class,
+        prune_batch=prune_batch,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {
+        "ntksap": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }

@@ -1,0 +1,223 @@
+"""Training: one visible loop that yields a record per epoch, and a state that can be saved between records."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, AdamW, Optimizer
+
+from ntksap.checkpoint import read_checkpoint, write_checkpoint
+from ntksap.data.base import Dataset, Split
+from ntksap.errors import InputError, MaskError, NtksapError
+from ntksap.layers import unwrap
+from ntksap.masks import Masks
+from ntksap.net import first_tensor
+from ntksap.recipe import Recipe, lr_at
+from ntksap.seeds import global_seed
+
+
+class DivergedError(NtksapError, ArithmeticError):
+    """The loss became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch did."""
+
+    epoch: int
+    """Epochs that are finished, this one included."""
+    train_loss: float
+    """Mean cross-entropy over the training images, each as it was when its batch was trained on."""
+    train_accuracy: float
+    """Share of training images that were right at that time."""
+    test_loss: float
+    """Mean cross-entropy over all test images after the epoch."""
+    top1: float
+    """Share of test images whose class has the highest logit."""
+    top5: float
+    """Share of test images whose class is among the five highest logits; with fewer than five classes, top1 again."""
+    lr: float
+    """Learning rate of the last step."""
+    images_per_second: float
+    """Training images per second of training, without the test."""
+    seconds: float
+    """Of training and test together."""
+    pruned: float
+    """Share of prunable weights that masks hold at exactly zero, checked; 0 without masks."""
+
+
+class TrainState:
+    """A model in training. Everything that `train` changes is here and survives `save` and `load` exactly.
+
+    Args:
+        model: the module, with its initial weights. It is trained itself, not a copy.
+        recipe: how.
+        masks: attached to the model (see `Masks.attach`), so that pruned weights are zero and stay so.
+        seed: decides the order of images, augmentation, and what the model draws in its forward pass.
+        device: where to train; the model is moved there. By default it stays where it is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        *,
+        masks: Masks | None = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        self.model = unwrap(model).to(self.device)
+        if recipe.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if masks is not None:
+            masks.attach(self.model)
+        self.recipe = recipe
+        self.masks = masks
+        self.seed = seed
+        self.epoch = 0  # finished epochs
+        # After attaching: an optimizer that holds momentum from before would move pruned weights.
+        self.optimizer = _optimizer(self.model, recipe)
+        self._forward = torch.compile(model) if recipe.compile else model
+
+    def logits(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) → logits (N, classes) in float32, computed in the recipe's precision and memory format."""
+        if self.recipe.channels_last:
+            images = images.to(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
+            output = self._forward(images)
+        return first_tensor(output).float()
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to a safetensors file, all of it or nothing. Between records of `train`, not within one."""
+        write_checkpoint(path, self.model, self.optimizer, self.epoch, self._identity())
+
+    def load(self, path: str | Path) -> None:
+        """Become the state that was saved; `CheckpointError`, and no change, if it is not of this training."""
+        self.epoch = read_checkpoint(path, self.model, self.optimizer, self._identity())
+
+    def _identity(self) -> dict[str, object]:
+        return {"seed": self.seed, "masks": self.masks.sha256 if self.masks else None, **asdict(self.recipe)}
+
+
+def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
+    """Train until the recipe's last epoch and yield a record after each; goes on where ``state`` is.
+
+    Whoever consumes the records may save the state between them. Loading that and calling `train` again ends in the
+    same bits as training without interruption. The same seed gives the same bits on the same machine with the same
+    number of threads (on a GPU, if ``torch.use_deterministic_algorithms`` is on).
+
+    Raises `DivergedError` instead of yielding the record of an epoch whose loss is not finite, and `MaskError` when a
+    pruned weight is not zero. The state is then in the middle of an epoch; load the last one that was saved.
+    """
+    recipe, optimizer = state.recipe, state.optimizer
+    if not len(data.train) or not len(data.test):
+        raise InputError(f"{data.name} has {len(data.train)} training and {len(data.test)} test images: nothing to do")
+    steps = math.ceil(len(data.train) / recipe.batch)
+    while state.epoch < recipe.epochs:
+        start = time.perf_counter()
+        totals = _Totals(state.device)
+        # The seed is for models that draw in their forward pass. The block must not enclose the yield.
+        with global_seed(state.seed, "epoch", state.epoch):
+            state.model.train()
+            batches = data.train.batches(
+                recipe.batch, seed=state.seed, epoch=state.epoch, augment=recipe.augment, device=state.device
+            )
+            for index, (images, labels) in enumerate(batches):
+                lr = lr_at(recipe, state.epoch * steps + index, steps)
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                logits = state.logits(images)
+                loss = cross_entropy(logits, labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                totals.add(loss, logits, labels)
+                if index == 0:  # later steps are checked together, at the end of the epoch
+                    _check(state, loss.item())
+            train_loss, train_accuracy, _ = totals.means()
+            train_seconds = time.perf_counter() - start
+            test_loss, top1, top5 = evaluate(state, data.test)
+        _check(state, train_loss, test_loss)
+        state.epoch += 1
+        yield Epoch(
+            epoch=state.epoch,
+            train_loss=train_loss,
+            train_accuracy=train_accuracy,
+            test_loss=test_loss,
+            top1=top1,
+            top5=top5,
+            lr=lr,
+            images_per_second=len(data.train) / train_seconds,
+            seconds=time.perf_counter() - start,
+            pruned=state.masks.sparsity if state.masks else 0.0,
+        )
+
+
+@torch.no_grad()
+def evaluate(state: TrainState, split: Split) -> tuple[float, float, float]:
+    """Return mean cross-entropy, top-1 and top-5 accuracy (see `Epoch`) over all images of ``split``."""
+    totals = _Totals(state.device)
+    modes = {module: module.training for module in state.model.modules()}
+    state.model.eval()
+    try:
+        for images, labels in split.batches(state.recipe.batch, device=state.device):
+            logits = state.logits(images)
+            totals.add(cross_entropy(logits, labels), logits, labels)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    return totals.means()
+
+
+def _check(state: TrainState, *losses: float) -> None:
+    if not all(math.isfinite(loss) for loss in losses):
+        hint = " or compute in fp32" if state.recipe.precision == "bf16" else ""
+        raise DivergedError(
+            f"training diverged in epoch {state.epoch + 1}: the loss is {', '.join(map(str, losses))}. Lower the "
+            f"learning rate (lr is {state.recipe.lr}){hint}"
+        )
+    if state.masks is not None and not state.masks.hold(state.model):
+        raise MaskError(
+            f"pruned weights are not zero in epoch {state.epoch + 1}: something changed them behind the optimizer"
+        )
+
+
+class _Totals:
+    """Sums over an epoch. They stay on the device, so that no step waits for the GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.count = 0
+        self.sums = torch.zeros(3, device=device)  # loss, top-1, top-5; counts are exact up to 2²⁴
+
+    @torch.no_grad()
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch: its mean loss, logits (N, classes) and labels (N)."""
+        # topk breaks ties by some order; counting the logits above the label's would call constant outputs all right
+        best = logits.topk(5 if logits.shape[1] >= 5 else 1).indices
+        hits = best == labels[:, None]
+        self.sums += torch.stack([loss * len(labels), hits[:, 0].sum(), hits.sum()])
+        self.count += len(labels)
+
+    def means(self) -> tuple[float, float, float]:
+        """Return mean loss, top-1 and top-5 accuracy."""
+        loss, top1, top5 = (self.sums.cpu().double() / self.count).tolist()
+        return loss, top1, top5
+
+
+def _optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if recipe.optimizer == "adamw":
+        return AdamW(parameters, recipe.lr, betas=(recipe.momentum, 0.999), weight_decay=recipe.weight_decay)
+    return SGD(
+        parameters,
+        recipe.lr,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.optimizer == "nesterov",
+    )
