@@ -21,14 +21,19 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
-demo: install  ## prune ResNet-20 with three methods; print and plot the layer-wise densities
-	$(BIN)/python examples/densities.py --out demo
+demo: install  ## compare all methods on handwritten digits: table, figure, and where they are
+	$(BIN)/ntksap compare --data digits --model resnet8 --methods all --sparsities 0.8,0.95,0.98 --epochs 10 --out demo
 
 test: install lint  ## lint, types, and every test that takes seconds
 	$(PYTEST) -m 'not slow' --doctest-modules src tests
 
-test-slow: install  ## every test, those that take minutes too
-	$(PYTEST) --doctest-modules src tests
+test-slow: install data/cifar-10-batches-bin  ## every test, those that take minutes too, and those on real CIFAR-10
+	NTKSAP_DATA=data $(PYTEST) --doctest-modules src tests
+
+# From a neighbouring folder that can make it, else by download; without either, the tests that need it are skipped.
+data/cifar-10-batches-bin: | install
+	-if [ -x ../shared/data/cifar10 ]; then $(BIN)/python ../shared/data/cifar10 data; \
+	else $(BIN)/python -c 'import ntksap.data; ntksap.data.download("cifar10", "data")'; fi
 
 lint: install
 	$(BIN)/ruff check .

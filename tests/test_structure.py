@@ -14,17 +14,17 @@ SOURCE = ROOT / "src" / "ntksap"
 
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
-    ["errors", "seeds", "files", "machine", "_version"],
+    ["errors", "seeds", "files", "machine", "toml", "_version"],
     ["layers", "initialisers", "models"],
     ["net", "attachment"],
-    ["probe", "masks", "schedules", "selection", "cost"],
+    ["probe", "masks", "schedules", "selection", "cost", "sanity"],
     ["pruning"],
     ["methods"],
     ["api"],
-    ["recipe", "checkpoint"],
-    ["data"],
-    ["training"],
-    ["runs"],
+    ["recipe", "checkpoint", "data"],
+    ["training", "settings"],
+    ["runs", "report"],
+    ["sweep"],
     ["cli"],
     ["__init__", "__main__"],
 ]

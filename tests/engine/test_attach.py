@@ -234,3 +234,16 @@ def test_an_optimizer_whose_state_was_saved_goes_on():
     again.load_state_dict(optimizer.state_dict())
     steps(resumed, again)
     assert masks.hold(resumed)
+
+
+@pytest.mark.slow
+def test_modules_compiled_by_inductor():
+    module = conv_bn()
+    masks = random_masks(module)
+    masks.attach(module)
+    compiled = torch.compile(module)
+    steps(compiled, OPTIMIZERS["adamw"](compiled.parameters()))
+    assert masks.hold(module)
+    twin = copy.deepcopy(compiled)
+    steps(twin, OPTIMIZERS["adamw"](twin.parameters()))
+    assert masks.hold(twin)

@@ -19,6 +19,7 @@ from ntksap.data import load, pruning_batches
 from ntksap.files import new_folder
 from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
+from ntksap.report.figures import densities_figure
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def run_prune(
         model: Which model.
         pruning: How; what is not given is the method's own default.
         method: Options of single methods.
-        out: A new folder for masks.safetensors and prune.json.
+        out: A new folder for masks.safetensors, prune.json and densities.png.
         json: Print one JSON object.
     """
     how = pruning
@@ -120,6 +121,8 @@ def run_prune(
         with new_folder(out) as folder:
             masks.save(folder / "masks.safetensors")
             (folder / "prune.json").write_text(jsonlib.dumps(result, indent=2) + "\n")
+            title = f"{model.model} pruned to {how.sparsity:.2%} by {how.method}"
+            densities_figure({how.method: masks}, title).savefig(folder / "densities.png")
     if json:
         print_json(result)
         return
@@ -131,4 +134,4 @@ def run_prune(
         highlight=False,
     )
     if out is not None:
-        stdout.print(f"Wrote {out / 'masks.safetensors'} and {out / 'prune.json'}", highlight=False)
+        stdout.print(f"Wrote masks.safetensors, prune.json and densities.png in {out}", highlight=False)
