@@ -85,8 +85,6 @@ def prune_steps(
 ) -> Iterator[Round]:
     """Return an iterator over the rounds of a pruning; the last one holds the final masks.
 
-    Arguments are checked here and now, before the first round.
-
     Args:
         model, sparsity, method: as in `prune`.
         input_shape: the shape of one input without the batch, such as (3, 32, 32).

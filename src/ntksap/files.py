@@ -1,11 +1,13 @@
 """Files that are whole or not there."""
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ntksap.errors import StorageError
 
@@ -46,6 +48,11 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
+    """Write one JSON object atomically."""
+    write_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 @contextmanager

@@ -136,7 +136,8 @@ class Masks(Mapping[str, Tensor]):
 
     def save(self, path: str | Path) -> None:
         """Write the masks to a safetensors file, all of it or nothing."""
-        metadata = {"format": _FORMAT, "version": "1", "info": json.dumps(self.info)}
+        # safetensors sorts by name; the order of the layers is worth keeping
+        metadata = {"format": _FORMAT, "order": json.dumps(list(self)), "info": json.dumps(self.info)}
         tensors = {name: mask.contiguous() for name, mask in self._masks.items()}
         write_atomically(path, save(tensors, metadata))
 
@@ -148,14 +149,14 @@ class Masks(Mapping[str, Tensor]):
                 metadata = file.metadata() or {}
                 if metadata.get("format") != _FORMAT:
                     raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
-                masks = {name: file.get_tensor(name) for name in file.offset_keys()}
+                masks = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
         except SafetensorError as error:
             raise MaskError(f"{path}: not a mask file, or truncated ({error}); prune again or copy it again") from error
         except FileNotFoundError:
             raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
         except (IsADirectoryError, OSError) as error:
             raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
-        return cls(masks, json.loads(metadata.get("info", "{}")))
+        return cls(masks, json.loads(metadata["info"]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):

@@ -32,7 +32,7 @@ from ntksap.api import prune_steps
 from ntksap.cost import cost
 from ntksap.data import Dataset, load, pruning_batches
 from ntksap.errors import NtksapError
-from ntksap.files import TEMPORARY, write_atomically
+from ntksap.files import TEMPORARY, write_atomically, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.masks import Masks
 from ntksap.pruning import Round
@@ -54,6 +54,11 @@ class Progress:
     done: int
     total: int
     top1: float | None = None
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "round" if self.stage == "prune" else "epoch"
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def run(
         try:
             return _work(settings, folder, place or Place(), on_progress)
         except Exception as error:
-            write_atomically(folder / "error.json", _json({"error": str(error), "type": type(error).__name__}))
+            write_json(folder / "error.json", {"error": str(error), "type": type(error).__name__})
             raise
 
 
@@ -134,7 +139,7 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[
         "versions": versions(),
     }
     (folder / "error.json").unlink(missing_ok=True)
-    write_atomically(folder / "result.json", _json(result))
+    write_json(folder / "result.json", result)
     return result
 
 
@@ -238,7 +243,3 @@ def _locked(folder: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=2, allow_nan=False) + "\n"

@@ -48,7 +48,7 @@ class Settings:
     @property
     def label(self) -> str:
         """The method as tables and plots name it, with its sanity check."""
-        return self.method if self.sanity == "none" else f"{self.method} ({self.sanity})"
+        return label_of(self.method, self.sanity)
 
     @property
     def name(self) -> str:
@@ -68,6 +68,11 @@ class Settings:
     def to_toml(self) -> str:
         """Return the settings and the versions in use as TOML."""
         return toml.dumps({**self.plain(), "versions": versions()})
+
+
+def label_of(method: str, sanity: str) -> str:
+    """Return what tables and plots call a method with a sanity check."""
+    return method if sanity == "none" else f"{method} ({sanity})"
 
 
 def settings_for(

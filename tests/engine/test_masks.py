@@ -13,13 +13,13 @@ from ntksap import MaskError, Masks
 def masks():
     generator = torch.Generator().manual_seed(0)
     return Masks(
-        {"a.weight": torch.rand(3, 2, 2, generator=generator) < 0.5, "b.weight": torch.zeros(5, 7, dtype=torch.bool)},
+        {"z.weight": torch.rand(3, 2, 2, generator=generator) < 0.5, "b.weight": torch.zeros(5, 7, dtype=torch.bool)},
         {"method": "snip", "sparsity": 0.9},
     )
 
 
 def test_counts(masks):
-    kept = int(masks["a.weight"].sum())
+    kept = int(masks["z.weight"].sum())
     assert (masks.kept, masks.total, masks.density) == (kept, 47, kept / 47)
     assert masks.sparsity == 1 - masks.density
     assert masks.collapsed == ["b.weight"]
@@ -29,7 +29,7 @@ def test_counts(masks):
 def test_the_table_names_every_layer_and_ends_with_the_total(masks):
     lines = str(masks).splitlines()
     assert lines[0].split() == ["layer", "shape", "kept/total", "density"]
-    assert lines[2].split()[:3] == ["a.weight", "3×2×2", f"{masks.kept}/12"]
+    assert lines[2].split()[:3] == ["z.weight", "3×2×2", f"{masks.kept}/12"]
     assert lines[3].split() == ["b.weight", "5×7", "0/35", "0.00%"]
     assert lines[-1].split()[:2] == ["total", f"{masks.kept}/47"]
     assert "2 layers" in repr(masks)
@@ -99,9 +99,9 @@ def test_a_failed_save_leaves_the_old_file(masks, tmp_path, monkeypatch):
 
 
 def test_masks_for_another_model(masks):
-    with pytest.raises(MaskError, match=r"another model: it has no parameter 'a\.weight' \(2 of 2"):
+    with pytest.raises(MaskError, match=r"another model: it has no parameter 'z\.weight' \(2 of 2"):
         masks.attach(nn.Linear(2, 2))
-    module = nn.ModuleDict({"a": nn.Conv1d(2, 3, 3), "b": nn.Linear(7, 5)})
-    with pytest.raises(MaskError, match=r"'a\.weight' has shape \(3, 2, 3\), its mask \(3, 2, 2\) \(1 of 2"):
+    module = nn.ModuleDict({"z": nn.Conv1d(2, 3, 3), "b": nn.Linear(7, 5)})
+    with pytest.raises(MaskError, match=r"'z\.weight' has shape \(3, 2, 3\), its mask \(3, 2, 2\) \(1 of 2"):
         masks.attach(module)
     assert all((p != 0).any() for p in module.parameters())  # nothing was changed

@@ -13,7 +13,7 @@ from ntksap.cli.live import Board, follow
 from ntksap.cli.options import DataArguments
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
 from ntksap.errors import InputError, NtksapError
-from ntksap.files import write_atomically
+from ntksap.files import write_atomically, write_json
 from ntksap.methods import METHODS, method_named
 from ntksap.recipe import load_recipe
 from ntksap.report.figures import accuracy_figure
@@ -101,12 +101,10 @@ def run_compare(
 def _write(
     out: Path, table: list[Cell], results: list[dict[str, Any]], failed: list[tuple[Settings, str]], title: str
 ) -> None:
-    import json
-
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "table.csv", to_csv(table))
     errors = [{"run": settings.name, "error": error} for settings, error in failed]
-    write_atomically(out / "results.json", json.dumps({"results": results, "failed": errors}, indent=1) + "\n")
+    write_json(out / "results.json", {"results": results, "failed": errors})
     if table:
         figure = accuracy_figure(table, title)
         for kind in ("png", "svg"):

@@ -56,10 +56,9 @@ class Board:
             if progress is None:
                 table.add_row(_title(settings), "starting", "", "")
                 continue
-            unit = "round" if progress.stage == "prune" else "epoch"
             note = f"{progress.top1:.2%}" if progress.top1 is not None else ""
             bar = ProgressBar(total=progress.total, completed=progress.done, width=20)
-            table.add_row(_title(settings), bar, f"{unit} {progress.done}/{progress.total}", note)
+            table.add_row(_title(settings), bar, f"{progress.unit} {progress.done}/{progress.total}", note)
         return Group(Text.from_markup(f"{head} · left {self._left()}{self._best()}"), table)
 
     def _left(self) -> str:

@@ -6,26 +6,25 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ntksap.cli.console import stderr
-from ntksap.pruning import Round
 
 
 @contextmanager
-def rounds_bar(title: str) -> Iterator[Callable[[Round], None]]:
-    """Show round, density and time left while the block runs; yields what to call after each round."""
+def bars() -> Iterator[Callable[[str, str, int, int, str], None]]:
+    """Show one bar per stage while the block runs; yields ``show(stage, unit, done, total, note)``."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("round {task.completed:.0f}/{task.fields[rounds]}"),
-        TextColumn("density {task.fields[density]}"),
+        TextColumn("{task.fields[unit]} {task.completed:.0f}/{task.total:.0f}  {task.fields[note]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, transient=True) as progress:
-        task = progress.add_task(title, total=None, rounds="?", density="100 %")
+        tasks = {}
 
-        def on_round(state: Round) -> None:
-            density = f"{100 * state.masks.density:.3g} %"
-            progress.update(task, completed=state.index, total=state.rounds, rounds=state.rounds, density=density)
+        def show(stage: str, unit: str, done: int, total: int, note: str) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total, unit=unit, note=note)
+            progress.update(tasks[stage], completed=done, note=note)
 
-        yield on_round
+        yield show

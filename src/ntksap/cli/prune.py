@@ -1,6 +1,5 @@
 """``ntksap prune``."""
 
-import json as jsonlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,13 @@ from ntksap.api import prune
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.options import ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
-from ntksap.cli.progress import rounds_bar
+from ntksap.cli.progress import bars
 from ntksap.cost import cost
 from ntksap.data import load, pruning_batches
-from ntksap.files import new_folder
+from ntksap.files import new_folder, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
+from ntksap.pruning import Round
 from ntksap.report.figures import densities_figure
 
 
@@ -76,7 +76,12 @@ def run_prune(
     data = load(how.data, how.data_dir) if how.data else None
     module, shape = model.build(data)
     start = time.perf_counter()
-    with rounds_bar(how.method) as on_round:
+    with bars() as show:
+        show(how.method, "round", 0, rounds, "density 100 %")
+
+        def on_round(state: Round) -> None:
+            show(how.method, "round", state.index, state.rounds, f"density {100 * state.masks.density:.3g} %")
+
         masks = prune(
             module,
             how.sparsity,
@@ -120,7 +125,7 @@ def run_prune(
         masks.info = {key: result[key] for key in ("method", "model", "seed", "sparsity")}
         with new_folder(out) as folder:
             masks.save(folder / "masks.safetensors")
-            (folder / "prune.json").write_text(jsonlib.dumps(result, indent=2) + "\n")
+            write_json(folder / "prune.json", result)
             title = f"{model.model} pruned to {how.sparsity:.2%} by {how.method}"
             densities_figure({how.method: masks}, title).savefig(folder / "densities.png")
     if json:

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Literal
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tyro.conf import OmitArgPrefixes
 
 from ntksap import runs
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.options import DataArguments
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
+from ntksap.cli.progress import bars
 from ntksap.recipe import load_recipe
 from ntksap.settings import settings_for
 
@@ -69,24 +69,13 @@ def run_train(
     place = runs.Place(data.data_dir, data.download, data.workers, device)
     if runs.read_result(out / settings.name) is not None:
         stderr.print("this run is finished already; here is its result", highlight=False)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=stderr, transient=True) as bars:
-        tasks = {}
+    with bars() as show:
 
-        def show(progress: runs.Progress) -> None:
-            if progress.stage not in tasks:
-                tasks[progress.stage] = bars.add_task(progress.stage, total=progress.total, note="")
-            note = f"  test accuracy {progress.top1:.2%}" if progress.top1 is not None else ""
-            bars.update(tasks[progress.stage], completed=progress.done, note=note)
+        def on_progress(progress: runs.Progress) -> None:
+            note = f"test accuracy {progress.top1:.2%}" if progress.top1 is not None else ""
+            show(progress.stage, progress.unit, progress.done, progress.total, note)
 
-        result = runs.run(settings, out, place, show)
+        result = runs.run(settings, out, place, on_progress)
     if json:
         print_json(result)
         return

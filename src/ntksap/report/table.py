@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ntksap.settings import DENSE
+from ntksap.settings import DENSE, label_of
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,12 @@ class Cell:
     collapsed: int
 
 
-def label_of(result: Mapping[str, Any]) -> str:
-    """Return the method as tables and plots name it, with its sanity check."""
-    return result["method"] if result["sanity"] == "none" else f"{result['method']} ({result['sanity']})"
-
-
 def cells(results: Iterable[Mapping[str, Any]]) -> list[Cell]:
     """Return a cell for each method and sparsity, methods in the order of their first result, sparsities rising."""
     groups: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     order: dict[str, int] = {}
     for result in results:
-        label = label_of(result)
+        label = label_of(result["method"], result["sanity"])
         order.setdefault(label, len(order))
         groups.setdefault((label, result["sparsity"]), []).append(result)
     made = []

@@ -1,0 +1,124 @@
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors import safe_open
+from small_training import RECIPE, digits, network, random_masks, state_of
+from torch.optim import SGD
+
+from cases import BY_NAME
+from ntksap.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from ntksap.training import TrainState, train
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A checkpoint after one epoch."""
+    state = state_of()
+    next(train(state, digits()))
+    state.save(tmp_path / "checkpoint")
+    return tmp_path / "checkpoint"
+
+
+def refuses(state: TrainState, path, message: str) -> None:
+    """Check that loading fails and changes nothing."""
+    state.save(path.parent / "before")
+    with pytest.raises(CheckpointError, match=message):
+        state.load(path)
+    state.save(path.parent / "after")
+    assert (path.parent / "after").read_bytes() == (path.parent / "before").read_bytes()
+
+
+def test_the_file_is_plain_safetensors_with_the_models_own_names(saved):
+    state = state_of()
+    state.load(saved)
+    with safe_open(saved, framework="pt") as file:
+        names = set(file.offset_keys())
+        weight = file.get_tensor("model.0.weight")
+    assert {f"model.{name}" for name in state.model.state_dict()} == {n for n in names if n.startswith("model.")}
+    trained = {f"optimizer.momentum_buffer.{name}" for name, _ in state.model.named_parameters()}
+    assert trained == {n for n in names if n.startswith("optimizer.")}
+    assert torch.equal(weight, state.model[0].weight)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 100, 2000, -1])
+def test_a_truncated_file_is_refused(saved, kept):
+    saved.write_bytes(saved.read_bytes()[:kept])
+    refuses(state_of(), saved, "checkpoint: (not a checkpoint, or )?damaged")
+
+
+def test_random_bytes_are_refused(saved):
+    saved.write_bytes(random.Random(0).randbytes(5000))
+    refuses(state_of(), saved, "damaged")
+
+
+def test_a_changed_byte_is_refused_wherever_it_is(saved):
+    content = saved.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    generator = random.Random(1)
+    places = [generator.randrange(header) for _ in range(40)]
+    places += [generator.randrange(header, len(content)) for _ in range(40)]
+    state = state_of()
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1
+        saved.write_bytes(bytes(changed))
+        with pytest.raises(CheckpointError):
+            state.load(saved)
+    assert state.epoch == 0
+
+
+def test_a_file_of_masks_is_refused(saved):
+    random_masks(network()).save(saved)
+    refuses(state_of(), saved, "no checkpoint of ours")
+
+
+def test_no_file_and_a_folder_are_refused(tmp_path):
+    refuses(state_of(), tmp_path / "nothing", "no such file")
+    (tmp_path / "folder").mkdir()
+    refuses(state_of(), tmp_path / "folder", "folder")
+
+
+def test_another_model_is_refused_with_the_first_difference(saved):
+    masks = random_masks(network())
+
+    def other(index, layer):
+        model = network()
+        model[index] = layer
+        return TrainState(model, RECIPE, masks=masks, seed=1)
+
+    refuses(other(6, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 256))), saved, r"'6\.1\.bias'")
+    refuses(other(1, torch.nn.Identity()), saved, r"has a tensor '1\.bias', this model has no")
+    refuses(other(8, torch.nn.Linear(256, 10).double()), saved, r"float32 there and .*float64 here")
+    unmasked = TrainState(network(), RECIPE)
+    next(train(unmasked, digits()))
+    unmasked.save(saved)
+    refuses(TrainState(network(classes=9), RECIPE), saved, r"'8\.weight' is \(10, 256\).* there and \(9, 256\)")
+
+
+def test_another_training_is_refused_with_the_setting_that_differs(saved):
+    refuses(state_of(replace(RECIPE, lr=0.2)), saved, "lr is 0.1 there and 0.2 here")
+    refuses(state_of(seed=2), saved, "seed is 1 there and 2 here")
+    refuses(state_of(masked=False), saved, "masks is '.*' there and None here")
+    frozen = state_of()
+    frozen.model[0].requires_grad_(False)
+    refuses(frozen, saved, r"'0\.weight' was trained there, not here")
+
+
+@pytest.mark.parametrize("case", ["tied", "tokens", "frozen", "attention"])
+def test_models_with_tied_or_frozen_weights_come_back(case, tmp_path):
+    def made(seed):
+        model = BY_NAME[case].module(seed)
+        return model, SGD([p for p in model.parameters() if p.requires_grad], 0.1, momentum=0.9)
+
+    model, optimizer = made(0)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    write_checkpoint(tmp_path / "one", model, optimizer, 7, {})
+    model, optimizer = made(1)
+    assert read_checkpoint(tmp_path / "one", model, optimizer, {}) == 7
+    write_checkpoint(tmp_path / "two", model, optimizer, 7, {})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert len(optimizer.state) == len([p for p in model.parameters() if p.requires_grad])
