@@ -46,7 +46,14 @@ def test_prune_json(tmp_path):
     assert [layer["total"] for layer in result["layers"]] == [235200, 30000, 1000]
     masks = ntksap.Masks.load(tmp_path / "runs" / "first" / "masks.safetensors")
     assert masks.sha256 == result["mask_sha256"]
-    assert masks.info == {"method": "synflow", "model": "lenet-300-100", "seed": 3, "sparsity": 0.9}
+    assert masks.info == {
+        "method": "synflow",
+        "model": "lenet-300-100",
+        "seed": 3,
+        "sparsity": 0.9,
+        "input_shape": [1, 28, 28],
+        "classes": None,
+    }
     assert json.loads((tmp_path / "runs" / "first" / "prune.json").read_text()) == result
     assert os.listdir(tmp_path / "runs") == ["first"]
 
@@ -102,6 +109,21 @@ def test_cost(capsys, tmp_path):
     assert sparse["inference_flops"] == 410 + round(0.1 * 266_200)
     assert main(arguments) == 0
     assert "266,610" in capsys.readouterr().out
+
+
+def test_diagnose(capsys, tmp_path):
+    arguments = ["prune", "--model", "lenet-300-100", "--classes", "7", "--method", "random", "--sparsity", "0.99"]
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    assert "lie on no path" in capsys.readouterr().out
+    masks, picture = str(tmp_path / "run" / "masks.safetensors"), str(tmp_path / "picture.png")
+    assert main(["diagnose", masks, "--picture", picture, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "lenet-300-100"
+    assert found["effective_sparsity"] > found["sparsity"] == pytest.approx(0.99, abs=1e-5)
+    assert Path(picture).read_bytes().startswith(b"\x89PNG")
+    assert main(["diagnose", masks]) == 0
+    assert "live channels" in capsys.readouterr().out
+    assert "another model" in failure(capsys, "diagnose", masks, "--model", "lenet-5")
 
 
 def test_a_model_of_ones_own(capsys, tmp_path, monkeypatch):
@@ -162,7 +184,7 @@ def test_unknown_options_are_errors():
     assert "--sparsity" in done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["methods"], ["prune"], ["cost"]])
+@pytest.mark.parametrize("command", [[], ["methods"], ["prune"], ["train"], ["compare"], ["diagnose"], ["cost"]])
 def test_help(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])

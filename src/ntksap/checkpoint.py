@@ -93,7 +93,7 @@ def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             if _FORMAT not in metadata:
                 raise CheckpointError(f"{path}: a safetensors file, but no checkpoint of ours (format {_FORMAT!r})")
-            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         header = json.loads(metadata[_FORMAT])
         whole = header["sha256"] == _hash(tensors, header["facts"])
     except FileNotFoundError:

@@ -150,13 +150,15 @@ class Masks(Mapping[str, Tensor]):
                 if metadata.get("format") != _FORMAT:
                     raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
                 masks = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
-        except SafetensorError as error:
+            return cls(masks, json.loads(metadata["info"]))
+        except MaskError:
+            raise
+        except (SafetensorError, KeyError, ValueError) as error:
             raise MaskError(f"{path}: not a mask file, or truncated ({error}); prune again or copy it again") from error
         except FileNotFoundError:
             raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
-        except (IsADirectoryError, OSError) as error:
+        except OSError as error:
             raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
-        return cls(masks, json.loads(metadata["info"]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):

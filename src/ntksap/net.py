@@ -97,16 +97,19 @@ class Net:
     def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
         """Return the normalisation layers' buffers filled with the mean and unbiased variance of this one batch."""
         buffers = self._fresh_buffers(weights)
-        names = [
-            f"{n}.{key}" if n else key for n, m in self._norms.items() for key, _ in m.named_buffers(recurse=False)
-        ]
+        names = self.norm_buffers()
         if not names:
             return {}
         for name in names:
-            if name.endswith("num_batches_tracked") and name in buffers:
+            if name.endswith("num_batches_tracked"):
                 buffers[name].zero_()
         self._forward(weights, buffers, inputs, batch_norm=True)
-        return {name: buffers[name] for name in names if name in buffers}
+        return {name: buffers[name] for name in names}
+
+    def norm_buffers(self) -> dict[str, Tensor]:
+        """Return the normalisation layers' running means, variances and counts, as the module has them."""
+        names = [f"{path}.{key}" if path else key for path, norm in self._norms.items() for key in norm._buffers]
+        return {name: self._buffers[name] for name in names if name in self._buffers}
 
     def leaves(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ``weights`` with the prunable ones replaced by differentiable leaves w = θ⊙m."""

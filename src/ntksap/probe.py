@@ -71,7 +71,7 @@ class Probe:
         if self.make_inputs is None:
             return torch.ones(1, *self._shape(), dtype=dtype, device=self.device)
         made = _place_inputs(self.make_inputs(1, generator_of("ones")), dtype, self.device)  # whatever seed or round
-        ones: Inputs = _map_tensors(made, lambda t: torch.ones_like(t) if t.is_floating_point() else t)
+        ones: Inputs = map_tensors(made, lambda t: torch.ones_like(t) if t.is_floating_point() else t)
         return ones
 
     def labelled(self) -> Sequence[Batch]:
@@ -122,13 +122,14 @@ def _checked(batch: Any) -> Batch:
 
 def _place(batch: Batch, dtype: torch.dtype, device: torch.device | str) -> Batch:
     inputs, labels = batch
-    return _place_inputs(inputs, dtype, device), _map_tensors(labels, lambda t: t.to(device))
+    return _place_inputs(inputs, dtype, device), map_tensors(labels, lambda t: t.to(device))
 
 
 def _place_inputs(inputs: Inputs, dtype: torch.dtype, device: torch.device | str) -> Inputs:
-    placed: Inputs = _map_tensors(inputs, lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device))
+    placed: Inputs = map_tensors(inputs, lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device))
     return placed
 
 
-def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value``, a tensor or any nest of tuples, lists and dicts, with ``function`` applied to each tensor."""
     return torch.utils._pytree.tree_map_only(Tensor, function, value)

@@ -10,6 +10,7 @@ import tyro
 from ntksap.cli.compare import run_compare
 from ntksap.cli.console import stderr
 from ntksap.cli.cost import show_cost
+from ntksap.cli.diagnose import run_diagnose
 from ntksap.cli.methods import show_methods
 from ntksap.cli.overrides import spell_out_flags
 from ntksap.cli.prune import run_prune
@@ -19,6 +20,7 @@ from ntksap.errors import CollapseWarning, NtksapError
 _COMMANDS: dict[str, Callable[..., None]] = {
     "methods": show_methods,
     "prune": run_prune,
+    "diagnose": run_diagnose,
     "train": run_train,
     "compare": run_compare,
     "cost": show_cost,

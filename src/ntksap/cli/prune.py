@@ -10,11 +10,12 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap.api import prune
 from ntksap.cli.console import print_json, stdout
+from ntksap.cli.diagnose import print_sentences
 from ntksap.cli.options import ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
 from ntksap.cli.progress import bars
-from ntksap.cost import cost
 from ntksap.data import load, pruning_batches
+from ntksap.diagnosis import diagnose
 from ntksap.files import new_folder, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
@@ -101,7 +102,7 @@ def run_prune(
             **options,
         )
     seconds = time.perf_counter() - start
-    flops = cost(module, masks, input_shape=shape)
+    found = diagnose(module, masks, input_shape=shape)
     result: dict[str, Any] = {
         "method": how.method,
         "model": model.model,
@@ -111,8 +112,9 @@ def run_prune(
         "kept": masks.kept,
         "total": masks.total,
         "density": masks.density,
-        "inference_flops": flops.sparse,
-        "dense_flops": flops.dense,
+        "inference_flops": found.inference_flops,
+        "dense_flops": found.dense_flops,
+        "effective_sparsity": found.effective_sparsity,
         "rounds": rounds,
         "options": options,
         "prune_seconds": seconds,
@@ -123,6 +125,7 @@ def run_prune(
     }
     if out is not None:
         masks.info = {key: result[key] for key in ("method", "model", "seed", "sparsity")}
+        masks.info |= {"input_shape": list(shape), "classes": model.classes or (data.num_classes if data else None)}
         with new_folder(out) as folder:
             masks.save(folder / "masks.safetensors")
             write_json(folder / "prune.json", result)
@@ -132,11 +135,7 @@ def run_prune(
         print_json(result)
         return
     stdout.print(str(masks), highlight=False)
-    share = flops.sparse / flops.dense
-    stdout.print(
-        f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s. "
-        f"One inference: {flops.sparse:,} of {flops.dense:,} multiply-adds ({share:.1%}).",
-        highlight=False,
-    )
+    stdout.print(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.", highlight=False)
+    print_sentences(found)
     if out is not None:
         stdout.print(f"Wrote masks.safetensors, prune.json and densities.png in {out}", highlight=False)

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from ntksap.diagnosis import Diagnosis
 from ntksap.masks import Masks
 from ntksap.report.table import Cell
 from ntksap.settings import DENSE
@@ -95,6 +96,33 @@ def densities_figure(masks: Mapping[str, Masks], title: str) -> Figure:
         axes.set_ylabel("weights kept")
         axes.set_title(title, loc="left")
         axes.legend(frameon=False)
+        return figure
+
+
+def diagnosis_figure(found: Diagnosis, title: str) -> Figure:
+    """Draw how many weights each layer keeps, and how many of those lie on a path from input to output."""
+    with mpl.rc_context(STYLE):
+        names = [layer.name.removesuffix(".weight") for layer in found.layers]
+        figure = Figure(figsize=(7.2, 1.2 + 0.24 * len(names)), layout="constrained")
+        axes = figure.subplots()
+        places = range(len(names))
+        kept = [100 * layer.kept / layer.total for layer in found.layers]
+        used = [100 * layer.used / layer.total for layer in found.layers]
+        axes.barh(places, kept, color="#f2b8a0", label="kept")
+        axes.barh(places, used, color="#1f5fd0", height=0.5, label="kept and on a path from input to output")
+        for place, layer in zip(places, found.layers, strict=True):
+            note = "nothing left" if layer.kept == 0 else f"{layer.kept:,} of {layer.total:,}"
+            axes.annotate(
+                note, (max(kept[place], 0.01), place), (4, 0), textcoords="offset points", va="center", fontsize=7
+            )
+        axes.set_xscale("symlog", linthresh=0.1)
+        axes.set_xlim(0, 400)
+        axes.set_xticks([0, 0.1, 1, 10, 100], ["0", "0.1 %", "1 %", "10 %", "100 %"])
+        axes.set_yticks(places, names, fontsize=8)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_title(title, loc="left", fontsize=10)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
         return figure
 
 

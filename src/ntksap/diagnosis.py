@@ -1,0 +1,126 @@
+"""What a mask will do to a model, before training: in numbers and in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ntksap.cost import cost
+from ntksap.masks import Masks
+from ntksap.probe import MakeInputs
+from ntksap.reach import effective_masks
+
+
+@dataclass(frozen=True)
+class LayerDiagnosis:
+    """One layer: weights that are kept, those of them that are used, and output channels that have any."""
+
+    name: str
+    shape: tuple[int, ...]
+    kept: int
+    used: int
+    total: int
+    live_channels: int
+
+    @property
+    def channels(self) -> int:
+        """Output channels of the layer."""
+        return self.shape[0]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found."""
+
+    layers: tuple[LayerDiagnosis, ...]
+    dense_flops: int
+    inference_flops: int
+
+    @property
+    def total(self) -> int:
+        """Prunable weights."""
+        return sum(layer.total for layer in self.layers)
+
+    @property
+    def sparsity(self) -> float:
+        """Share of prunable weights that are removed."""
+        return 1 - sum(layer.kept for layer in self.layers) / self.total
+
+    @property
+    def effective_sparsity(self) -> float:
+        """Share of prunable weights that are removed or that no path from input to output uses."""
+        return 1 - sum(layer.used for layer in self.layers) / self.total
+
+    @property
+    def collapsed(self) -> list[str]:
+        """Layers with nothing left."""
+        return [layer.name for layer in self.layers if layer.kept == 0]
+
+    @property
+    def disconnected(self) -> bool:
+        """Whether no path at all leads from input to output."""
+        return all(layer.used == 0 for layer in self.layers)
+
+    def sentences(self) -> list[str]:
+        """Say it in words, the worst first."""
+        said = []
+        if self.disconnected:
+            said.append("No path leads from the input to the output: the pruned network computes a constant.")
+        elif self.collapsed:
+            said.append(
+                f"Nothing is left of {', '.join(self.collapsed)}. The network still has a path around "
+                f"{'it' if len(self.collapsed) == 1 else 'them'}, such as a shortcut."
+            )
+        idle = sum(layer.kept - layer.used for layer in self.layers)
+        kept = sum(layer.kept for layer in self.layers)
+        if idle == 0:
+            said.append("Every kept weight lies on a path from input to output.")
+        else:
+            said.append(
+                f"{idle:,} of {kept:,} kept weights ({idle / kept:.1%}) lie on no path from input to output: the "
+                f"effective sparsity is {self.effective_sparsity:.2%}, not {self.sparsity:.2%}."
+            )
+        dead = [layer for layer in self.layers if layer.live_channels < layer.channels]
+        if dead:
+            worst = min(dead, key=lambda layer: layer.live_channels / layer.channels)
+            said.append(
+                f"{sum(layer.channels - layer.live_channels for layer in dead):,} of "
+                f"{sum(layer.channels for layer in self.layers):,} output channels are dead; the narrowest layer is "
+                f"{worst.name} with {worst.live_channels} of {worst.channels} left."
+            )
+        said.append(
+            f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "
+            f"({self.inference_flops / self.dense_flops:.1%}), if zeros are really skipped."
+        )
+        return said
+
+
+def diagnose(
+    model: nn.Module,
+    masks: Mapping[str, Tensor],
+    *,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+) -> Diagnosis:
+    """Look at masks before training: densities, collapsed layers, unused weights, dead channels, cost.
+
+    >>> import torch
+    >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> masks = {"0.weight": torch.tensor([[True, True], [True, False]]), "2.weight": torch.tensor([[True, False]])}
+    >>> diagnose(layers, masks, input_shape=(2,)).effective_sparsity == 0.5
+    True
+    """
+    used = effective_masks(model, masks, input_shape=input_shape, inputs=inputs)
+    flops = cost(model, masks, input_shape=input_shape, inputs=inputs)
+    layers = tuple(
+        LayerDiagnosis(
+            name=name,
+            shape=tuple(mask.shape),
+            kept=int(mask.sum()),
+            used=int(used[name].sum()),
+            total=mask.numel(),
+            live_channels=int(used[name].flatten(1).any(1).sum()),
+        )
+        for name, mask in Masks(masks).items()
+    )
+    return Diagnosis(layers, flops.dense, flops.sparse)
