@@ -17,7 +17,7 @@ install: $(STAMP)  ## make .venv with the pinned versions
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch hatchling
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch hatchling editables
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
