@@ -10,6 +10,7 @@ from ntksap import methods, models
 from ntksap._version import __version__
 from ntksap.api import prune, prune_steps
 from ntksap.cost import Cost, cost
+from ntksap.diagnosis import Diagnosis, diagnose
 from ntksap.errors import (
     CollapseError,
     CollapseWarning,
@@ -28,6 +29,7 @@ __all__ = [
     "CollapseError",
     "CollapseWarning",
     "Cost",
+    "Diagnosis",
     "InputError",
     "MaskError",
     "Masks",
@@ -38,6 +40,7 @@ __all__ = [
     "ScoreError",
     "__version__",
     "cost",
+    "diagnose",
     "methods",
     "models",
     "prune",

@@ -150,8 +150,8 @@ def test_force_without_return_is_iterative_snip():
 
 @pytest.mark.parametrize("case", ["conv-bn", "residual", "depthwise", "no-bias"])
 def test_ntk_sap_finite_difference_tends_to_the_exact_tangent(case):
-    """ε is so small that no ReLU switches between the two passes. A switch adds a term of order √ε to a score of order
-    ε, with a probability of order √ε, so the limit holds for each Δ but not for the mean over all Δ."""
+    """ε is so small that no ReLU switches between the two passes for these few inputs. A switch adds a term of order √ε
+    to a score of order ε, with a probability of order √ε, so the limit is not uniform over inputs."""
     _, net, probe, masks = setting(case, data=False)
     errors = []
     for epsilon in (1e-8, 1e-10, 1e-12):
