@@ -22,6 +22,7 @@ LEVELS = [
     ["pruning"],
     ["methods"],
     ["api"],
+    ["budget"],
     ["recipe", "checkpoint", "data"],
     ["training", "settings"],
     ["runs", "report"],
