@@ -21,9 +21,11 @@ from ntksap.errors import (
 )
 from ntksap.masks import Masks
 from ntksap.net import Net
+from ntksap.ntk import ntk
 from ntksap.probe import Probe
 from ntksap.pruning import Round
 from ntksap.selection import select
+from ntksap.spectrum import Kernel, spectrum_distance
 
 __all__ = [
     "CollapseError",
@@ -31,6 +33,7 @@ __all__ = [
     "Cost",
     "Diagnosis",
     "InputError",
+    "Kernel",
     "MaskError",
     "Masks",
     "Net",
@@ -43,7 +46,9 @@ __all__ = [
     "diagnose",
     "methods",
     "models",
+    "ntk",
     "prune",
     "prune_steps",
     "select",
+    "spectrum_distance",
 ]

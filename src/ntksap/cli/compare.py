@@ -10,11 +10,11 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.live import Board, follow
-from ntksap.cli.options import DataArguments
-from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
+from ntksap.cli.options import DataArguments, listed, numbers
+from ntksap.cli.overrides import MethodOptions, RecipeOverrides, fitting, recipe_overrides
 from ntksap.errors import InputError, NtksapError
 from ntksap.files import write_atomically, write_json
-from ntksap.methods import METHODS, method_named
+from ntksap.methods import METHODS
 from ntksap.recipe import load_recipe
 from ntksap.report.figures import accuracy_figure
 from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
@@ -61,16 +61,16 @@ def run_compare(
         device: cpu, cuda or mps.
         json: Print one JSON object.
     """
-    names = list(METHODS) if methods == "all" else _listed(methods)
+    names = list(METHODS) if methods == "all" else listed(methods)
     chosen = load_recipe(recipe, recipe_overrides(recipe_settings))
     common: dict[str, Any] = {"model": model, "data": data.data, "recipe": chosen}
-    checks = ["none", *_listed(sanity)]
-    plan = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in _numbers(int, "seeds", seeds)] + [
+    checks = ["none", *listed(sanity)]
+    plan = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in numbers(int, "seeds", seeds)] + [
         settings_for(
-            method=name, sparsity=sparsity, seed=seed, sanity=check, options=_fitting(name, method_options), **common
+            method=name, sparsity=sparsity, seed=seed, sanity=check, options=fitting(name, method_options), **common
         )
         for name, check, sparsity, seed in itertools.product(
-            names, checks, _numbers(float, "sparsities", sparsities), _numbers(int, "seeds", seeds)
+            names, checks, numbers(float, "sparsities", sparsities), numbers(int, "seeds", seeds)
         )
     ]
     if jobs is not None and jobs < 1:
@@ -137,23 +137,3 @@ def _marked(cell: Cell | None, place: int | None) -> str:
         return "–"
     text = formatted(cell) + ("*" if cell.collapsed else "")
     return {1: f"[bold]{text}[/]", 2: f"[underline]{text}[/]"}.get(place or 0, text)
-
-
-def _fitting(method: str, options: object) -> dict[str, Any]:
-    """Return the given options that this method has; `settings_for` gets no others, since methods are compared."""
-    known = method_named(method).options
-    return {name: value for name, value in given(options).items() if name in known}
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _numbers(kind: type[Any], what: str, text: str) -> list[Any]:
-    try:
-        numbers = [kind(part) for part in _listed(text)]
-    except ValueError:
-        raise InputError(f"--{what} are numbers with commas between them, such as 0.9,0.98, not {text!r}") from None
-    if not numbers:
-        raise InputError(f"--{what} is empty")
-    return numbers

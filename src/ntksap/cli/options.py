@@ -80,6 +80,22 @@ class DataArguments:
     """Processes that decode image files."""
 
 
+def listed(text: str) -> list[str]:
+    """Return the parts of a text with commas between them."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(kind: type[Any], what: str, text: str) -> list[Any]:
+    """Return the numbers of a text with commas between them; ``what`` is the name of the option."""
+    try:
+        found = [kind(part) for part in listed(text)]
+    except ValueError:
+        raise InputError(f"--{what} are numbers with commas between them, such as 0.9,0.98, not {text!r}") from None
+    if not found:
+        raise InputError(f"--{what} is empty")
+    return found
+
+
 def fresh_folder(path: Path) -> None:
     """Raise if the output folder cannot be new."""
     if path.exists():

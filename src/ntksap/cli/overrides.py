@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from ntksap.methods import METHODS
+from ntksap.methods import METHODS, method_named
 from ntksap.recipe import Recipe
 
 
@@ -21,6 +21,12 @@ def given(overrides: object) -> dict[str, Any]:
     """Return what the user has set."""
     values = {f.name: getattr(overrides, f.name) for f in fields(overrides)}  # type: ignore[arg-type]
     return {name: value for name, value in values.items() if value is not None}
+
+
+def fitting(method: str, options: object) -> dict[str, Any]:
+    """Return the given options that this method has, for commands that compare methods."""
+    known = method_named(method).options
+    return {name: value for name, value in given(options).items() if name in known}
 
 
 def spell_out_flags(arguments: Sequence[str]) -> list[str]:

@@ -1,9 +1,10 @@
 """Spectra of the neural tangent kernel, as ``spectrum.json`` holds them."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_LARGEST = 1e100  # beyond this, axes overflow
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,6 @@ def _spectrum(values: Any, index: int) -> Spectrum:
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"spectrum {index} is malformed ({error!r})") from error
-    if not all(map(math.isfinite, (made.sparsity, *made.eigenvalues, made.distance or 0.0))):
-        raise ValueError(f"spectrum {index} holds numbers that are not finite")
+    if not all(abs(value) <= _LARGEST for value in (made.sparsity, *made.eigenvalues, made.distance or 0.0)):
+        raise ValueError(f"spectrum {index} holds numbers that cannot be drawn")
     return made
