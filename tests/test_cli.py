@@ -192,7 +192,9 @@ def test_unknown_options_are_errors():
     assert "--sparsity" in done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["methods"], ["prune"], ["train"], ["compare"], ["diagnose"], ["cost"]])
+@pytest.mark.parametrize(
+    "command", [[], ["methods"], ["prune"], ["train"], ["compare"], ["diagnose"], ["cost"], ["spectrum"], ["report"]]
+)
 def test_help(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])

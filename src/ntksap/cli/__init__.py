@@ -14,6 +14,7 @@ from ntksap.cli.diagnose import run_diagnose
 from ntksap.cli.methods import show_methods
 from ntksap.cli.overrides import spell_out_flags
 from ntksap.cli.prune import run_prune
+from ntksap.cli.report import run_report
 from ntksap.cli.spectrum import run_spectrum
 from ntksap.cli.train import run_train
 from ntksap.errors import CollapseWarning, NtksapError
@@ -26,6 +27,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "compare": run_compare,
     "cost": show_cost,
     "spectrum": run_spectrum,
+    "report": run_report,
 }
 
 

@@ -17,6 +17,7 @@ from ntksap.files import write_atomically, write_json
 from ntksap.methods import METHODS
 from ntksap.recipe import load_recipe
 from ntksap.report.figures import accuracy_figure
+from ntksap.report.page import build_report
 from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
 from ntksap.runs import Place
 from ntksap.settings import DENSE, Settings, settings_for
@@ -56,7 +57,7 @@ def run_compare(
         seeds: Seeds, with commas between them.
         recipe: How to train: a name from recipes/, or your own TOML file.
         sanity: Variants to add for each method, with commas: shuffle, reinit, invert.
-        out: The folder for runs, table and figure.
+        out: The folder for runs, table, figure and report.
         jobs: Runs at the same time, which share the cores; by default one per core.
         device: cpu, cuda or mps.
         json: Print one JSON object.
@@ -105,6 +106,7 @@ def _write(
     write_atomically(out / "table.csv", to_csv(table))
     errors = [{"run": settings.name, "error": error} for settings, error in failed]
     write_json(out / "results.json", {"results": results, "failed": errors})
+    build_report(out)
     if table:
         figure = accuracy_figure(table, title)
         for kind in ("png", "svg"):
@@ -130,6 +132,7 @@ def _print(table: list[Cell], out: Path) -> None:
     if any(cell.collapsed for cell in table):
         stdout.print("* a layer was left with nothing", highlight=False)
     stdout.print(f"\nThe figure is {out / 'accuracy.png'}, the table {out / 'table.csv'}", highlight=False)
+    stdout.print(f"The report, one page to open in a browser, is {out / 'report.html'}", highlight=False)
 
 
 def _marked(cell: Cell | None, place: int | None) -> str:

@@ -3,11 +3,14 @@
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ntksap.settings import DENSE, label_of
+
+LEVEL = 1e-9
+"""Means of accuracies (in percent) that differ by less are equal; sums of floating-point numbers differ in their order."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,16 @@ def cells(results: Iterable[Mapping[str, Any]]) -> list[Cell]:
     return made
 
 
-def ranks(table: Iterable[Cell]) -> dict[tuple[str, float], int]:
-    """Return the place (1 = best mean) of each method among those of its sparsity; the dense reference has none."""
-    by_sparsity: dict[float, list[Cell]] = {}
-    for cell in table:
-        if cell.method != DENSE:
-            by_sparsity.setdefault(cell.sparsity, []).append(cell)
+def ranks(table: Sequence[Cell]) -> dict[tuple[str, float], int]:
+    """Return the place (1 = best mean) of each method among those of its sparsity; equal means share the better place.
+
+    The dense reference has none.
+    """
+    pruned = [cell for cell in table if cell.method != DENSE]
     return {
-        (cell.method, sparsity): place
-        for sparsity, group in by_sparsity.items()
-        for place, cell in enumerate(sorted(group, key=lambda c: -c.mean), start=1)
+        (cell.method, cell.sparsity): 1
+        + sum(other.sparsity == cell.sparsity and other.mean > cell.mean + LEVEL for other in pruned)
+        for cell in pruned
     }
 
 

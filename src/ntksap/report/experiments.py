@@ -1,0 +1,115 @@
+"""Which runs may be compared: those that share model, data and recipe. Only their seeds are averaged."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ntksap.methods import METHODS
+from ntksap.report.reading import Run
+from ntksap.report.table import Cell, cells
+from ntksap.settings import DENSE, label_of
+
+_IDENTITY = ("model", "data", "recipe")
+_GRID = (*_IDENTITY, "method", "sanity", "sparsity", "seed")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that share model, data and recipe, as (label, run), methods in the order of their table."""
+
+    title: str
+    runs: list[tuple[str, Run]]
+    table: list[Cell]
+
+    @property
+    def finished(self) -> list[tuple[str, Run]]:
+        """The runs that have a result."""
+        return [(label, run) for label, run in self.runs if run.result is not None]
+
+    @property
+    def methods(self) -> list[str]:
+        """The labels of everything but the dense reference."""
+        return list(dict.fromkeys(label for label, _ in self.runs if label != DENSE))
+
+    @property
+    def sparsities(self) -> list[float]:
+        """The sparsities of everything but the dense reference, rising."""
+        return sorted({run.settings["sparsity"] for label, run in self.runs if label != DENSE})
+
+    @property
+    def dense_flops(self) -> float | None:
+        """Multiply-adds of the dense network."""
+        return next((run.result["dense_flops"] for _, run in self.runs if run.result), None)
+
+
+def experiments(runs: Iterable[Run]) -> list[Experiment]:
+    """Return the experiments that readable runs belong to; a run that is there twice counts once, finished first."""
+    groups: dict[str, list[Run]] = {}
+    known: set[str] = set()
+    for run in sorted(runs, key=lambda run: (run.result is None, run.name)):
+        if not run.settings:
+            continue
+        identity = _text(run.settings)
+        if identity not in known:
+            known.add(identity)
+            groups.setdefault(_text({key: run.settings[key] for key in _IDENTITY}), []).append(run)
+    made = [_experiment(group, list(groups.values())) for group in groups.values()]
+    return sorted(made, key=lambda experiment: experiment.title)
+
+
+def sparsity_text(sparsity: float) -> str:
+    """Return a sparsity as people write it, with as many digits as it takes not to be 100 %.
+
+    >>> sparsity_text(0.982), sparsity_text(0.99996)
+    ('98.2 %', '99.996 %')
+    """
+    return f"{100 * sparsity:.{4 if sparsity < 0.999 else 7}g} %"
+
+
+def _experiment(runs: list[Run], groups: list[list[Run]]) -> Experiment:
+    first = runs[0].settings
+    alike = [g[0].settings for g in groups if all(g[0].settings[key] == first[key] for key in ("model", "data"))]
+    epochs = first["recipe"].get("epochs", "?")
+    title = f"{first['model']} on {first['data']}, {epochs} {'epoch' if epochs == 1 else 'epochs'}"
+    others = _differences([settings["recipe"] for settings in alike], first["recipe"])
+    title += "".join(f", {text}" for text in others if not text.startswith("epochs="))
+    named = sorted(((_method(run, runs), run) for run in runs), key=lambda pair: _order(*pair))
+    table = cells({**run.settings, **run.result, **_place(method, run)} for method, run in named if run.result)
+    return Experiment(title, [(label_of(method, run.settings["sanity"]), run) for method, run in named], table)
+
+
+def _place(method: str, run: Run) -> dict[str, Any]:
+    return {"method": method, **{key: run.settings[key] for key in ("sanity", "sparsity", "seed")}}
+
+
+def _method(run: Run, runs: Sequence[Run]) -> str:
+    """Return the method's name, with the settings in which its runs differ: those are no seeds of one another."""
+    own = run.settings
+    if own["method"] == DENSE:
+        return DENSE
+    same = [other.settings for other in runs if all(other.settings[key] == own[key] for key in ("method", "sanity"))]
+    differing = _differences([_rest(settings) for settings in same], _rest(own))
+    return " ".join([own["method"], *differing])
+
+
+def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in settings.items() if key not in (*_GRID, "options")}
+    options = settings.get("options")
+    return {**rest, **(options if isinstance(options, dict) else {})}
+
+
+def _differences(all_settings: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> list[str]:
+    """Return "key=value" of ``own`` for each key in which the settings differ."""
+    return [f"{key}={own[key]}" for key in sorted(own) if len({_text(s.get(key)) for s in all_settings}) > 1]
+
+
+def _order(method: str, run: Run) -> tuple[Any, ...]:
+    known = [DENSE, *METHODS]
+    name = run.settings["method"]
+    place = known.index(name) if name in known else len(known)
+    return (place, method, run.settings["sanity"] != "none", run.settings["sanity"], run.settings["sparsity"], run.name)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

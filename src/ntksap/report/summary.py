@@ -1,0 +1,112 @@
+"""What the results say, in words."""
+
+import math
+from typing import NamedTuple
+
+from ntksap.report.experiments import Experiment, sparsity_text
+from ntksap.report.reading import Folder
+from ntksap.report.table import LEVEL, Cell, formatted, ranks
+from ntksap.settings import DENSE
+
+
+class Sentence(NamedTuple):
+    """One finding: what it is about, what it says, and whether it needs attention."""
+
+    about: str
+    text: str
+    warning: bool = False
+
+
+def counts(folder: Folder) -> Sentence:
+    """Return how many runs there are, and in what state."""
+    total = len(folder.runs)
+    parts = [f"{folder.count('finished')} finished"]
+    parts += [f"{n} {status}" for status in ("failed", "unfinished", "damaged") if (n := folder.count(status))]
+    return Sentence(
+        "1 run" if total == 1 else f"{total} runs", ", ".join(parts) + ".", folder.count("finished") < total
+    )
+
+
+def findings(experiment: Experiment) -> list[Sentence]:
+    """Return the findings of an experiment: the best at each sparsity, noise, the dense reference, collapse."""
+    place = ranks(experiment.table)
+    found, best = [], []
+    for sparsity in sorted({cell.sparsity for cell in experiment.table if cell.method != DENSE}):
+        here = [cell for cell in experiment.table if cell.method != DENSE and cell.sparsity == sparsity]
+        here.sort(key=lambda cell: place[cell.method, sparsity])
+        best.append(here[0])
+        found.append(Sentence(f"{sparsity_text(sparsity)} sparsity", _best(here)))
+    if not experiment.table:
+        return [Sentence("Nothing to compare yet", "no run of this experiment is finished.", True)]
+    if all(cell.seeds == 1 for cell in experiment.table):
+        found.append(Sentence("One seed only", "every number is a single run, so a gap may be chance.", True))
+    found.append(_dense(experiment.table, best))
+    return [*found, *_collapses(experiment)]
+
+
+def _best(ranked: list[Cell]) -> str:
+    first, *rest = ranked
+    if not rest:
+        return f"{first.method} alone was run and reaches {formatted(first)} %."
+    level = [cell for cell in ranked if first.mean - cell.mean < LEVEL]
+    if len(level) > 1:
+        names = ", ".join(cell.method for cell in level[:-1])
+        return f"{names} and {level[-1].method} are level at {first.mean:.2f} %.{_behind(ranked[len(level) :])}"
+    second = rest[0]
+    gap = first.mean - second.mean
+    text = f"{first.method} is best with {formatted(first)} %, {_points(gap)} ahead of {second.method} "
+    return f"{text}({formatted(second)} %){_in_noise(gap, first, second)}."
+
+
+def _behind(rest: list[Cell]) -> str:
+    return f" Next is {rest[0].method} with {formatted(rest[0])} %." if rest else ""
+
+
+def _in_noise(gap: float, first: Cell, second: Cell) -> str:
+    """Return the gap in units of the standard deviation over seeds, pooled over those of the two that have one."""
+    variances = [cell.std**2 for cell in (first, second) if cell.seeds > 1]
+    if not variances:
+        return ""
+    std = math.sqrt(sum(variances) / len(variances))
+    if std < LEVEL:
+        return "; the seeds agree exactly"
+    if gap < std:
+        return f": within noise ({gap / std:.1f} × the seed std of {std:.2f})"
+    return f", {gap / std:.1f} × the seed std of {std:.2f}"
+
+
+def _dense(table: list[Cell], best: list[Cell]) -> Sentence:
+    dense = next((cell for cell in table if cell.method == DENSE), None)
+    if dense is None:
+        return Sentence("No dense reference", "what pruning costs cannot be said.", True)
+    parts = []
+    for cell in best:
+        gap = cell.mean - dense.mean
+        way = "level with it" if abs(gap) < LEVEL else f"{_points(abs(gap))} {'above' if gap > 0 else 'below'} it"
+        parts.append(f"{way} at {sparsity_text(cell.sparsity)}")
+    text = f"the dense network reaches {formatted(dense)} %"
+    return Sentence("Reference", f"{text}; the best pruned one is {', '.join(parts)}." if parts else f"{text}.")
+
+
+def _points(gap: float) -> str:
+    return f"{gap:.2f} points" if gap >= 0.005 else "less than 0.01 points"
+
+
+def _collapses(experiment: Experiment) -> list[Sentence]:
+    """Return a warning for each method and sparsity that left layers with nothing, with their names."""
+    seeds: dict[tuple[str, float, str], list[str]] = {}
+    for label, run in experiment.runs:
+        names = [name for name, density in run.layers.items() if density == 0]
+        names = names or (run.result["collapsed"] if run.result else [])
+        if names:
+            layers = ", ".join(name.removesuffix(".weight") for name in names)
+            seeds.setdefault((label, run.settings["sparsity"], layers), []).append(str(run.settings["seed"]))
+    return [
+        Sentence(
+            "Collapsed",
+            f"{label} at {sparsity_text(sparsity)} ({'seed' if len(these) == 1 else 'seeds'} {', '.join(these)}) "
+            f"left nothing of {layers}; no signal passes there.",
+            True,
+        )
+        for (label, sparsity, layers), these in seeds.items()
+    ]

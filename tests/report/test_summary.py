@@ -1,0 +1,136 @@
+import pytest
+
+from ntksap.report.experiments import experiments
+from ntksap.report.reading import Folder, Run
+from ntksap.report.summary import counts, findings
+
+RECIPE = {"epochs": 2, "lr": 0.1}
+
+
+def finished(method, sparsity, seed, top1, *, layers=None, recipe=None, **changes):
+    settings = {
+        "model": "net",
+        "data": "digits",
+        "method": method,
+        "sparsity": sparsity,
+        "seed": seed,
+        "sanity": "none",
+    }
+    settings |= {"recipe": recipe or RECIPE, "rounds": 5, **changes}
+    numbers = {"train_accuracy": 0.5, "inference_flops": 10.0, "dense_flops": 100.0, "prune_seconds": 1.0}
+    result = {"top1": top1, **numbers, "train_seconds": 2.0, "collapsed": []}
+    name = f"{method}-{sparsity}-{seed}-{changes}-{recipe}"
+    return Run(name, "finished", settings, layers=layers or {"fc.weight": 0.5}, result=result)
+
+
+def seeds(method, sparsity, *accuracies):
+    return [finished(method, sparsity, seed, top1) for seed, top1 in enumerate(accuracies)]
+
+
+def said(*runs):
+    (one,) = experiments(runs)
+    return {sentence.about: sentence.text for sentence in findings(one)}
+
+
+def test_one_seed():
+    words = said(*seeds("snip", 0.9, 0.80), *seeds("grasp", 0.9, 0.75), *seeds("dense", 0.0, 0.9))
+    assert words["90 % sparsity"] == "snip is best with 80.00 %, 5.00 points ahead of grasp (75.00 %)."
+    assert words["One seed only"] == "every number is a single run, so a gap may be chance."
+    assert (
+        words["Reference"] == "the dense network reaches 90.00 %; the best pruned one is 10.00 points below it at 90 %."
+    )
+
+
+def test_a_gap_in_units_of_the_seed_std():
+    words = said(*seeds("snip", 0.9, 0.80, 0.82, 0.84), *seeds("grasp", 0.9, 0.70, 0.72, 0.74))
+    text = "snip is best with 82.00 ± 2.00 %, 10.00 points ahead of grasp (72.00 ± 2.00 %), 5.0 × the seed std of 2.00."
+    assert words["90 % sparsity"] == text
+    assert "One seed only" not in words
+    assert words["No dense reference"] == "what pruning costs cannot be said."
+
+
+def test_a_gap_within_noise():
+    words = said(*seeds("snip", 0.9, 0.80, 0.84), *seeds("grasp", 0.9, 0.79, 0.83))
+    assert "1.00 points ahead of grasp" in words["90 % sparsity"]
+    assert words["90 % sparsity"].endswith(": within noise (0.4 × the seed std of 2.83).")
+
+
+def test_the_std_is_that_of_those_who_have_one():
+    words = said(*seeds("snip", 0.9, 0.80, 0.84), *seeds("grasp", 0.9, 0.7))
+    assert words["90 % sparsity"].endswith("ahead of grasp (70.00 %), 4.2 × the seed std of 2.83.")
+
+
+def test_seeds_that_agree_exactly():
+    words = said(*seeds("snip", 0.9, 0.8, 0.8), *seeds("grasp", 0.9, 0.7, 0.7))
+    assert words["90 % sparsity"].endswith("(70.00 ± 0.00 %); the seeds agree exactly.")
+
+
+def test_methods_that_are_level():
+    words = said(
+        *(run for method in ("random", "snip", "grasp") for run in seeds(method, 0.9, 0.8)), *seeds("force", 0.9, 0.6)
+    )
+    assert words["90 % sparsity"] == "random, snip and grasp are level at 80.00 %. Next is force with 60.00 %."
+
+
+def test_one_method_alone_and_a_pruned_net_above_the_dense_one():
+    words = said(*seeds("snip", 0.5, 0.95), *seeds("snip", 0.9, 0.9), *seeds("dense", 0.0, 0.9))
+    assert words["50 % sparsity"] == "snip alone was run and reaches 95.00 %."
+    assert "5.00 points above it at 50 %, level with it at 90 %" in words["Reference"]
+
+
+def test_collapsed_layers_by_name():
+    layers = {"conv.weight": 0.1, "a.weight": 0.0, "b.weight": 0.0}
+    runs = [finished("snip", 0.9, seed, 0.8, layers=layers) for seed in (0, 1)] + seeds("snip", 0.5, 0.8)
+    assert said(*runs)["Collapsed"] == "snip at 90 % (seeds 0, 1) left nothing of a, b; no signal passes there."
+    assert "Collapsed" not in said(*seeds("snip", 0.5, 0.8))
+
+
+@pytest.mark.parametrize(
+    ("states", "about", "text"),
+    [
+        (["finished"], "1 run", "1 finished."),
+        (["finished", "failed", "unfinished", "failed"], "4 runs", "1 finished, 2 failed, 1 unfinished."),
+        (["damaged"], "1 run", "0 finished, 1 damaged."),
+    ],
+)
+def test_counts(states, about, text):
+    sentence = counts(Folder("x", [Run(str(index), state) for index, state in enumerate(states)], {}, []))
+    assert (sentence.about, sentence.text) == (about, text)
+    assert sentence.warning == (states != ["finished"])
+
+
+def test_other_recipes_models_and_data_are_other_experiments():
+    slow = {**RECIPE, "lr": 0.01}
+    runs = [
+        *seeds("snip", 0.9, 0.8),
+        finished("snip", 0.9, 0, 0.6, recipe=slow),
+        finished("snip", 0.9, 0, 0.5, data="cifar10"),
+    ]
+    found = experiments(runs)
+    titles = ["net on cifar10, 2 epochs", "net on digits, 2 epochs, lr=0.01", "net on digits, 2 epochs, lr=0.1"]
+    assert [one.title for one in found] == titles
+    assert [cell.mean for one in found for cell in one.table] == pytest.approx([50, 60, 80])
+
+
+def test_other_settings_of_a_method_are_no_seeds_of_it():
+    runs = [finished("snip", 0.9, 0, 0.8, rounds=1), finished("snip", 0.9, 0, 0.6, rounds=100, sanity="shuffle")]
+    runs += [finished("snip", 0.9, 0, 0.7, rounds=100, options={"batch": 4})]
+    (one,) = experiments(runs)
+    assert [(cell.method, cell.mean) for cell in one.table] == [
+        ("snip (shuffle)", 60.0),
+        ("snip batch=4 rounds=100", 70.0),
+        ("snip rounds=1", 80.0),
+    ]
+
+
+def test_methods_stand_in_the_order_of_their_table_dense_first():
+    runs = [run for method in ("zz-own", "ntk-sap", "snip") for run in seeds(method, 0.9, 0.8)]
+    (one,) = experiments([*runs, *seeds("dense", 0.0, 0.9)])
+    assert [label for label, _ in one.runs] == ["dense", "snip", "ntk-sap", "zz-own"]
+
+
+def test_a_run_that_is_there_twice_counts_once():
+    run = seeds("snip", 0.9, 0.8)[0]
+    copy = Run("a-copy", "unfinished", run.settings)
+    (one,) = experiments([copy, run, Run("b-copy", "finished", run.settings, result=run.result)])
+    assert [cell.seeds for cell in one.table] == [1]
