@@ -80,6 +80,7 @@ def test_compare(tmp_path, capsys):
         "results.json",
         "accuracy.png",
         "accuracy.svg",
+        "report.html",
     }
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "synflow" in (tmp_path / "accuracy.svg").read_text()

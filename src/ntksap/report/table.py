@@ -10,7 +10,7 @@ from typing import Any
 from ntksap.settings import DENSE, label_of
 
 LEVEL = 1e-9
-"""Means of accuracies (in percent) that differ by less are equal; sums of floating-point numbers differ in their order."""
+"""Means (in percent) that differ by less are equal, but for rounding."""
 
 
 @dataclass(frozen=True)
