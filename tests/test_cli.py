@@ -203,12 +203,19 @@ def test_help(capsys, command):
 
 
 def test_ctrl_c_ends_cleanly(tmp_path):
-    arguments = ["prune", "--model", "resnet20", "--sparsity", "0.9", "--out", str(tmp_path / "run")]
-    process = subprocess.Popen([sys.executable, "-m", "ntksap", *arguments], stderr=subprocess.PIPE, text=True)
-    time.sleep(6)
+    (tmp_path / "mine.py").write_text(
+        "import pathlib, torch\ndef make():\n    pathlib.Path('made').touch()\n    return torch.nn.Linear(2000, 2000)\n"
+    )
+    arguments = ["prune", "--model", "mine:make", "--input-shape", "2000", "--rounds", "1000", "--out", "out/run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ntksap", *arguments], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    while not (tmp_path / "made").exists():
+        time.sleep(0.1)
+    time.sleep(1)  # into the rounds
     process.send_signal(signal.SIGINT)
     _, message = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "stopped" in message
     assert "Traceback" not in message
-    assert not os.listdir(tmp_path)
+    assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ from ntksap.runs import Place, run
 from ntksap.settings import Settings, settings_for
 
 
-def small_settings(method: str = "synflow", *, epochs: int = 3, **changes: Any) -> Settings:
+def small_settings(method: str = "synflow", *, epochs: int = 5, **changes: Any) -> Settings:
     recipe = load_recipe("quick", {"epochs": epochs, "channels_last": False})
     values = {"model": "lenet-300-100", "data": "digits", "sparsity": 0.9, "seed": 0, "rounds": 5, **changes}
     return settings_for(method=method, recipe=recipe, **values)

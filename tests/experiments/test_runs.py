@@ -3,6 +3,7 @@ import math
 import multiprocessing
 import os
 import random
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -36,14 +37,19 @@ def processes():
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, processes):
-    """The same run without interruption."""
+    """The same run without interruption, and how long it took."""
     root = tmp_path_factory.mktemp("reference")
     settings = small_settings()
-    process = processes.Process(target=carry_out, args=(settings, root))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    return outcome(root / settings.name)
+    for _ in range(2):  # the second time the fork server is there already
+        start = time.perf_counter()
+        process = processes.Process(target=carry_out, args=(settings, root))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        seconds = time.perf_counter() - start
+        found = outcome(root / settings.name)
+        shutil.rmtree(root / settings.name)
+    return found, seconds
 
 
 def test_a_run_is_a_folder_that_describes_itself(tmp_path):
@@ -54,7 +60,7 @@ def test_a_run_is_a_folder_that_describes_itself(tmp_path):
     assert {path.name for path in folder.iterdir()} == FILES
     assert [(p.stage, p.done, p.total) for p in seen] == [
         *(("prune", t, 5) for t in range(1, 6)),
-        *(("train", e, 3) for e in range(1, 4)),
+        *(("train", e, 5) for e in range(1, 6)),
     ]
     written = tomllib.loads((folder / "settings.toml").read_text())
     assert written.pop("versions")["torch"] == torch.__version__
@@ -63,7 +69,7 @@ def test_a_run_is_a_folder_that_describes_itself(tmp_path):
     assert masks.sha256 == result["mask_sha256"]
     assert result["kept"] == round(0.1 * result["total"]) == masks.kept
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5]
     assert records[-1]["top1"] == result["top1"] > 0.5
     assert records[-1]["pruned"] == masks.sparsity
     assert json.loads((folder / "result.json").read_text()) == result
@@ -104,7 +110,7 @@ def test_the_same_seed_gives_the_same_bits(tmp_path, reference, processes):
     process = processes.Process(target=carry_out, args=(settings, tmp_path))
     process.start()
     process.join()
-    assert outcome(tmp_path / settings.name) == reference
+    assert outcome(tmp_path / settings.name) == reference[0]
 
 
 def kill_often(settings, root, processes, kills, longest, seed):
@@ -131,11 +137,12 @@ def kill_often(settings, root, processes, kills, longest, seed):
 
 def test_kill_9_at_random_moments_changes_no_bit(tmp_path, reference, processes):
     settings = small_settings()
+    whole, seconds = reference
     kills = 0
     for seed in range(4):
         root = tmp_path / str(seed)
-        kills += kill_often(settings, root, processes, kills=6, longest=1.2, seed=seed)
-        assert outcome(root / settings.name) == reference
+        kills += kill_often(settings, root, processes, kills=6, longest=0.6 * seconds, seed=seed)
+        assert outcome(root / settings.name) == whole
         assert {path.name for path in (root / settings.name).iterdir()} == FILES
     assert kills >= 8
 
@@ -175,7 +182,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_last_checkpoint(tmp_path, r
     assert "checkpoint.safetensors: File too large" in error["error"]
 
     assert kill_often(settings, tmp_path, processes, kills=0, longest=0, seed=0) == 0
-    assert outcome(folder) == reference
+    assert outcome(folder) == reference[0]
     assert not (folder / "error.json").exists()
 
 
