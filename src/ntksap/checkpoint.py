@@ -51,9 +51,7 @@ def read_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, id
     for key, here in json.loads(json.dumps(dict(identity))).items():
         if (there := facts["identity"].get(key)) != here:
             raise CheckpointError(f"{path} is of another training: {key} is {there!r} there and {here!r} here")
-    own = _model_tensors(model)
-    held = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    _check_same(path, held, own)
+    own, held = _model_tensors(model), _held(path, tensors, model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     states: dict[Tensor, dict[str, Tensor]] = {}
     for full_name in sorted(tensors.keys() - {f"model.{name}" for name in held}):
@@ -70,6 +68,24 @@ def read_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, id
     optimizer.state.update(states)
     epoch: int = facts["epoch"]
     return epoch
+
+
+def read_model(path: str | Path, model: nn.Module) -> int:
+    """Put the weights and buffers of a checkpoint into ``model``, of whatever training it is; return its epoch."""
+    tensors, facts = _read(path)
+    held = _held(path, tensors, model)
+    with torch.no_grad():
+        for name, tensor in _model_tensors(model).items():
+            tensor.copy_(held[name])
+    epoch: int = facts["epoch"]
+    return epoch
+
+
+def _held(path: str | Path, tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that are the model's, by name; an error if they are another model's."""
+    held = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    _check_same(path, held, _model_tensors(model))
+    return held
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ A run is a folder named by its settings:
 - ``settings.toml``: the settings, and the versions in use
 - ``masks.safetensors``: the masks (while pruning: ``pruning.safetensors``, the masks after the last round)
 - ``metrics.jsonl``: one record per epoch
-- ``checkpoint.safetensors``: the training after the last epoch
+- ``checkpoint.safetensors``: the training after the last epoch (``epoch-N.safetensors``: after epoch N, if asked)
 - ``result.json``: there exactly when the run is finished
 - ``error.json``: why the last attempt failed, if it did
 
@@ -72,6 +72,8 @@ class Place:
     download: bool = False
     workers: int = 0
     device: str = "cpu"
+    keep_epochs: tuple[int, ...] = ()
+    """Keep the checkpoint after these epochs as ``epoch-N.safetensors``; 0 is before training."""
 
 
 def run(
@@ -103,6 +105,11 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return result
+
+
+def kept_name(epoch: int) -> str:
+    """Return the name of the checkpoint that is kept after an epoch; names sort like epochs."""
+    return f"epoch-{epoch:04d}.safetensors"
 
 
 def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[[Progress], object]) -> dict[str, Any]:
@@ -211,10 +218,14 @@ def _trained(
         state.load(checkpoint)
         # The record of an epoch is written before its checkpoint, so there may be one too many, never one too few.
         records = [json.loads(line) for line in metrics.read_text().splitlines()][: state.epoch]
+    if state.epoch == 0 and 0 in place.keep_epochs:
+        state.save(folder / kept_name(0))
     for record in train(state, data):
         records.append(asdict(record))
         write_atomically(metrics, "".join(json.dumps(r) + "\n" for r in records))
-        state.save(checkpoint)
+        if record.epoch in place.keep_epochs:
+            state.save(folder / kept_name(record.epoch))
+        state.save(checkpoint)  # last, since a run goes on behind it
         on_progress(Progress("train", record.epoch, settings.recipe.epochs, record.top1))
     return records
 

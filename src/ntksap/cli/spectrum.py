@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 from tyro.conf import OmitArgPrefixes
 
 from ntksap.api import prune
 from ntksap.cli.console import print_json, stdout
+from ntksap.cli.during import during_figure, print_during, spectra_during
 from ntksap.cli.options import ModelArguments, fresh_folder, listed, numbers
 from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.cli.progress import bars
@@ -42,6 +44,7 @@ def run_spectrum(
     norm: Literal["batch", "running"] = "batch",
     dtype: Literal["float32", "float64"] = "float32",
     memory_mib: float = 256,
+    during: Path | None = None,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -60,9 +63,18 @@ def run_spectrum(
             mean nothing before training.
         dtype: Precision of the derivatives; eigenvalues are always float64.
         memory_mib: How much of the Jacobian to hold at a time.
-        out: A new folder for spectrum.json, spectrum.png and spectrum.svg.
+        during: A run that kept checkpoints (`ntksap train --keep-epochs 0,40,80`): compare its own spectra on the way
+            instead, absolute and relative; only --inputs, --data-dir, --norm, --dtype, --out and --json matter then.
+        out: A new folder for spectrum.json, spectrum.png and spectrum.svg (during.* with --during).
         json: Print one JSON object.
     """
+    if during is not None:
+        if out is not None:
+            fresh_folder(out)
+        found = spectra_during(during, data_dir, inputs, norm, getattr(torch, dtype))
+        _write(out, "during", found, during_figure(found))
+        print_json(found) if json else print_during(found)
+        return
     names = list(METHODS) if methods == "all" else listed(methods)
     shares = numbers(float, "sparsities", sparsities)
     _check(names, shares, inputs, data)
@@ -121,16 +133,22 @@ def run_spectrum(
     if out is not None:
         on = f"{inputs} test images of {data}" if data else f"{inputs} inputs of noise"
         figure = spectrum_figure(spectra_of(result), f"NTK of {model.model} at initialisation, {on}")
-        with new_folder(out) as folder:
-            write_json(folder / "spectrum.json", result)
-            for kind in ("png", "svg"):
-                figure.savefig(folder / f"spectrum.{kind}", metadata={"Date": None} if kind == "svg" else None)
+        _write(out, "spectrum", result, figure)
     if json:
         print_json(result)
         return
     _print(spectra)
     if out is not None:
         stdout.print(f"\nWrote spectrum.json, spectrum.png and spectrum.svg in {out}", highlight=False)
+
+
+def _write(out: Path | None, name: str, result: dict[str, Any], figure: Figure) -> None:
+    if out is None:
+        return
+    with new_folder(out) as folder:
+        write_json(folder / f"{name}.json", result)
+        for kind in ("png", "svg"):
+            figure.savefig(folder / f"{name}.{kind}", metadata={"Date": None} if kind == "svg" else None)
 
 
 def _check(methods: list[str], sparsities: list[float], inputs: int, data: str | None) -> None:

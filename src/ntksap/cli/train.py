@@ -7,7 +7,7 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap import runs
 from ntksap.cli.console import print_json, stderr, stdout
-from ntksap.cli.options import DataArguments
+from ntksap.cli.options import DataArguments, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
 from ntksap.cli.progress import bars
 from ntksap.recipe import load_recipe
@@ -28,6 +28,7 @@ def run_train(
     schedule: Literal["exponential", "linear"] | None = None,
     scope: Literal["global", "layer"] = "global",
     floor: int = 0,
+    keep_epochs: str = "",
     out: Path = Path("runs"),
     device: str = "cpu",
     json: bool = False,
@@ -48,6 +49,7 @@ def run_train(
         schedule: How density falls over the rounds; the method's own by default.
         scope: Rank all weights together, or within each layer.
         floor: Weights that each layer keeps at least.
+        keep_epochs: Epochs after which to keep a checkpoint, with commas: 0,40,80 (0 is before training).
         out: The folder that holds runs; this run is a folder in it, named by its settings.
         device: cpu, cuda or mps.
         json: Print the result as one JSON object.
@@ -66,7 +68,8 @@ def run_train(
         floor=floor,
         options=given(method_options),
     )
-    place = runs.Place(data.data_dir, data.download, data.workers, device)
+    keep = tuple(numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
+    place = runs.Place(data.data_dir, data.download, data.workers, device, keep)
     if runs.read_result(out / settings.name) is not None:
         stderr.print("this run is finished already; here is its result", highlight=False)
     with bars() as show:
