@@ -1,5 +1,7 @@
 """The paper's inference multiply-adds on ResNet-20 (×10⁶), which data-free methods reproduce without data."""
 
+from statistics import fmean
+
 import pytest
 
 import ntksap
@@ -28,4 +30,5 @@ def test_ntk_sap_at_the_extreme():
 @pytest.mark.slow
 @pytest.mark.parametrize(("sparsity", "paper"), list(zip(SPARSITIES, NTK_SAP, strict=True))[:-1])
 def test_ntk_sap(sparsity, paper):
-    assert inference_flops("ntk-sap", sparsity) == pytest.approx(paper, rel=0.03)
+    """The mean over three seeds, as in the paper: a single seed strays by 3 % (5.50, 5.40 and 5.24 at 95.60 %)."""
+    assert fmean(inference_flops("ntk-sap", sparsity, seed) for seed in range(3)) == pytest.approx(paper, rel=0.03)
