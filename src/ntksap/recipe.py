@@ -1,17 +1,12 @@
 """`Recipe`: everything that decides how a network is trained, and where recipes are read from."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from ntksap import toml
 from ntksap.errors import InputError, unknown
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # In the wheel the recipes are beside this file; in a checkout they are at the top of the repository.
 _BESIDE, _TOP = Path(__file__).parent / "recipes", Path(__file__).parents[2] / "recipes"
@@ -106,8 +101,8 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
     """
     path, overrides = _path(name_or_path), overrides or {}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        values = toml.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as a recipe, which is a TOML file: {error}") from error
     known = [field.name for field in fields(Recipe)]
     for place, keys in ((f"setting in {path}", values), ("setting of a recipe", overrides)):

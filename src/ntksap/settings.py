@@ -3,7 +3,6 @@
 import hashlib
 import json
 import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,11 +18,6 @@ from ntksap.methods import METHODS, method_named
 from ntksap.recipe import Recipe
 from ntksap.sanity import CHECKS, Sanity
 from ntksap.schedules import density_of, schedule_named
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DENSE = "dense"
 """The method of the reference run, which prunes nothing."""
@@ -80,10 +74,10 @@ class Settings:
 def read_settings(path: Path) -> Settings:
     """Return the settings that a run's ``settings.toml`` holds."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = toml.loads(path.read_text(encoding="utf-8"))
         values.pop("versions", None)
         return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (OSError, toml.TOMLDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
 
 

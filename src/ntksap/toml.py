@@ -1,8 +1,16 @@
-"""Writing TOML: as much of it as settings need (reading is the standard library's)."""
+"""TOML: reading by the standard library (or its twin for Python 3.10), writing as much of it as settings need."""
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    from tomllib import TOMLDecodeError, loads
+else:
+    from tomli import TOMLDecodeError, loads
+
+__all__ = ["TOMLDecodeError", "dumps", "loads"]
 
 
 def dumps(values: Mapping[str, Any]) -> str:

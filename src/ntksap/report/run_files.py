@@ -1,20 +1,15 @@
 """The files of a run, each read and checked; what is wrong is a ValueError (or OSError) that says so."""
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ntksap import toml
 from ntksap.masks import Masks
 from ntksap.report.spectra import Spectrum, spectra_of
 from ntksap.settings import Settings
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _LARGEST = 1e30  # beyond this, sums and axes overflow
 _TEXTS = ("model", "data", "method", "sanity")
@@ -50,7 +45,7 @@ def read_spectra(path: Path) -> list[Spectrum]:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a settings.toml."""
-    return check_settings(tomllib.loads(read_text(path)))
+    return check_settings(toml.loads(read_text(path)))
 
 
 def check_settings(values: dict[str, Any]) -> dict[str, Any]:
