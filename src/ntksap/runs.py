@@ -18,7 +18,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +31,7 @@ from ntksap import models
 from ntksap.api import prune_steps
 from ntksap.cost import cost
 from ntksap.data import Dataset, load, pruning_batches
-from ntksap.errors import NtksapError
+from ntksap.errors import NtksapError, StorageError
 from ntksap.files import TEMPORARY, write_atomically, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.masks import Masks
@@ -94,7 +94,8 @@ def run(
         try:
             return _work(settings, folder, place or Place(), on_progress)
         except Exception as error:
-            write_json(folder / "error.json", {"error": str(error), "type": type(error).__name__})
+            with suppress(StorageError):  # on a full disk the error itself is what the caller must hear
+                write_json(folder / "error.json", {"error": str(error), "type": type(error).__name__})
             raise
 
 

@@ -209,6 +209,15 @@ def test_an_error_is_kept_with_the_run_until_it_succeeds(tmp_path):
     assert "NTKSAP_DATA" in json.loads((tmp_path / settings.name / "error.json").read_text())["error"]
 
 
+def test_a_disk_without_any_room_left_names_the_file_that_could_not_be_written(tmp_path, monkeypatch):
+    def full_disk(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(ntksap.errors.StorageError, match=r"settings\.toml: No space left on device"):
+        run(small_settings(), tmp_path)
+
+
 def test_divergence_keeps_the_last_good_checkpoint(tmp_path):
     recipe = load_recipe("quick", {"epochs": 30, "lr": 1e30, "channels_last": False, "warmup": 0.99})
     settings = settings_for(model="lenet-300-100", data="digits", method="dense", sparsity=0, seed=0, recipe=recipe)
