@@ -12,6 +12,7 @@ from ntksap.api import prune, prune_steps
 from ntksap.cost import Cost, cost
 from ntksap.diagnosis import Diagnosis, diagnose
 from ntksap.errors import (
+    ApproximationWarning,
     CollapseError,
     CollapseWarning,
     InputError,
@@ -28,6 +29,7 @@ from ntksap.selection import select
 from ntksap.spectrum import Kernel, spectrum_distance
 
 __all__ = [
+    "ApproximationWarning",
     "CollapseError",
     "CollapseWarning",
     "Cost",

@@ -1,20 +1,21 @@
 """`prune`: from a module and a sparsity to masks, in one call."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ntksap.errors import CollapseError, CollapseWarning
+from ntksap.homogeneity import warned
 from ntksap.initialisers import Initialiser
 from ntksap.layers import Selectors
 from ntksap.masks import Masks
 from ntksap.methods import method_named
 from ntksap.net import Net
-from ntksap.probe import Batch, MakeInputs, Probe
-from ntksap.pruning import Round, prune_rounds
+from ntksap.probe import Data, MakeInputs, Probe
+from ntksap.pruning import Round
 from ntksap.schedules import density_of, schedule_named
 
 
@@ -28,6 +29,9 @@ def prune(
     **settings: Any,
 ) -> Masks:
     """Choose which weights of ``model`` to keep, before training. The model is not changed: see `Masks.attach`.
+
+    A method that also chooses the weights to start from (NTT) leaves them in ``masks.weights``: see
+    `Masks.load_weights`. What a method has to say about its work is in ``masks.info``.
 
     Args:
         model: any ``nn.Module``.
@@ -44,7 +48,7 @@ def prune(
     """
     masks = None
     for state in prune_steps(model, sparsity, method, **settings):
-        masks = state.masks
+        masks = Masks(state.masks, state.facts, state.weights)
         if on_round is not None:
             on_round(state)
     assert masks is not None  # there is at least one round
@@ -66,11 +70,11 @@ def prune_steps(
     *,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
-    data: Iterable[Batch] | None = None,
+    data: Data | None = None,
     seed: int = 0,
     rounds: int | None = None,
     schedule: str | None = None,
-    scope: str = "global",
+    scope: str | None = None,
     floor: int = 0,
     init: str | Initialiser = "kaiming_normal",
     output: Callable[[Any], Tensor] | None = None,
@@ -89,10 +93,12 @@ def prune_steps(
         model, sparsity, method: as in `prune`.
         input_shape: the shape of one input without the batch, such as (3, 32, 32).
         inputs: (batch size, generator) → the module's arguments, where one tensor of numbers does not do.
-        data: (inputs, labels) batches for the methods that need them, about ten samples of each class.
+        data: (inputs, labels) batches for the methods that need them (``ntksap methods`` tells): about ten samples of
+            each class, or the whole training set, which is gone through once for each epoch and never held in memory.
+            A function from the number of an epoch to its batches will also do.
         seed: decides every draw; the same seed gives the same masks.
         rounds, schedule: how often to score, and the density after each round; the method's own by default.
-        scope: rank weights ``"global"`` or within each ``"layer"``.
+        scope: rank weights ``"global"`` or within each ``"layer"``; the method's own by default, mostly global.
         floor: weights that each layer keeps at least.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
         output, loss, include, exclude, dtype, device: see `Net`.
@@ -102,19 +108,18 @@ def prune_steps(
     """
     chosen = method_named(method)
     density = density_of(sparsity)
-    score = chosen.with_options(options)
+    pruner = chosen.pruner_with(options)
     net = Net(model, output=output, loss=loss, init=init, include=include, exclude=exclude, dtype=dtype, device=device)
-    probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs, data=data)
-    return prune_rounds(
+    probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs, data=data, stream=chosen.streams)
+    states = pruner(
         net,
-        score,
-        probe,
+        probe=probe,
         density=density,
         rounds=chosen.rounds if rounds is None else rounds,
         schedule=schedule_named(schedule or chosen.schedule),
-        regrow=chosen.regrow,
-        scope=scope,
+        scope=scope or chosen.scope,
         floor=floor,
         invert=invert,
         after=after,
     )
+    return warned(states, method) if chosen.homogeneous else states

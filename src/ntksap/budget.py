@@ -9,6 +9,7 @@ product while one round of scoring and one step of training run. Masked weights 
 costs what the dense net costs.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from ntksap.api import prune_steps
 from ntksap.errors import InputError
 from ntksap.methods import method_named
 from ntksap.net import Net
-from ntksap.probe import Probe
+from ntksap.probe import Data, Probe
 
 _SAMPLES = 2000
 # Forward passes of one sample through the dense net, a backward pass counted as two.
@@ -72,11 +73,25 @@ def measured_budget(
     """Return the budget of what is really evaluated; runs one round of ``method`` and one step on two inputs.
 
     ``settings`` are those of `ntksap.prune` (input_shape, data, options …). Counted are convolutions and matrix
-    products, not normalisation, activations or the optimizer's arithmetic.
+    products, not normalisation, activations or the optimizer's arithmetic. A method that goes through the training set
+    is run on one batch and on two, and the difference is what each further batch of the images costs.
     """
-    rounds = rounds or method_named(method).rounds
-    with FlopCounterMode(display=False) as scoring:
-        next(iter(prune_steps(model, 0.5, method, rounds=rounds, **settings)))
+    chosen = method_named(method)
+    rounds = rounds or chosen.rounds
+    data = settings.pop("data", None)
+
+    def scoring(data: Data | None) -> int:
+        with FlopCounterMode(display=False) as counter:
+            next(iter(prune_steps(model, 0.5, method, rounds=rounds, data=data, **settings)))
+        return int(counter.get_total_flops()) // 2  # torch counts a multiply-add as two
+
+    if chosen.streams and data is not None:
+        batch = next(iter(data(0) if callable(data) else data))
+        size = len(torch.utils._pytree.tree_leaves(batch[0])[0])
+        first = scoring([batch])
+        pruning = first + (math.ceil(images / size) - 1) * (scoring([batch, batch]) - first)
+    else:
+        pruning = scoring(data)
     net = Net(model, output=settings.get("output"), include=settings.get("include"), exclude=settings.get("exclude"))
     inputs = Probe.of(net, input_shape=settings.get("input_shape"), inputs=settings.get("inputs")).noise(0, 2)
     leaves = {name: weight.clone().requires_grad_() for name, weight in net.weights.items()}
@@ -87,4 +102,4 @@ def measured_budget(
     one, step = (
         counter / 4 for counter in (forward.get_total_flops(), forward.get_total_flops() + backward.get_total_flops())
     )  # two inputs, and torch counts a multiply-add as two
-    return Budget(round(one), scoring.get_total_flops() // 2 * rounds, round(step * epochs * images))
+    return Budget(round(one), pruning * rounds, round(step * epochs * images))

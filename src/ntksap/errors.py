@@ -32,6 +32,10 @@ class CollapseWarning(UserWarning):
     """Layers lost all their weights."""
 
 
+class ApproximationWarning(UserWarning):
+    """A score that is exact on some nets only was computed on another one."""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not in a table: the nearest name first, then all of them."""
     names = sorted(known)

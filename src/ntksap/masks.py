@@ -18,6 +18,7 @@ from ntksap.files import write_atomically
 from ntksap.layers import unwrap
 
 _FORMAT = "ntksap-masks"
+_WEIGHT = "weights/"  # stands before the names of weights in a file
 
 
 class Masks(Mapping[str, Tensor]):
@@ -28,13 +29,21 @@ class Masks(Mapping[str, Tensor]):
     (3, 4, 0.75)
     """
 
-    def __init__(self, masks: Mapping[str, Tensor], info: Mapping[str, Any] | None = None) -> None:
-        """Take masks, and what is worth knowing about them (saved with them; must survive JSON)."""
+    def __init__(
+        self,
+        masks: Mapping[str, Tensor],
+        info: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Take masks, what is worth knowing about them (must survive JSON), and weights to start training from, if the
+        method chose some; all are saved together.
+        """
         for name, mask in masks.items():
             if mask.dtype != torch.bool:
                 raise MaskError(f"mask {name!r} is {mask.dtype}, not torch.bool (True = kept)")
         self._masks = {name: mask.detach().cpu() for name, mask in masks.items()}
         self.info = dict(info or {})
+        self.weights = {name: weight.detach().cpu() for name, weight in (weights or {}).items()}
 
     @classmethod
     def ones(cls, weights: Mapping[str, Tensor]) -> "Masks":
@@ -103,11 +112,30 @@ class Masks(Mapping[str, Tensor]):
         copies stay pruned; a state dict that is loaded later is pruned too. Attaching again replaces what was
         attached before. ``attach(...).remove()`` lets the weights go (they are zero until trained).
 
+        Kept weights stay as they are in ``module``: where the masks come with `weights`, call `load_weights` first.
+
         Limit: an optimizer that already holds momentum from before still moves the pruned weights; make the optimizer
         after attaching. Pickling the whole module (not its state dict) loses the hooks: attach again after loading.
         """
         self.check(module)
         return Attachment(unwrap(module), self._masks)
+
+    @torch.no_grad()
+    def load_weights(self, module: nn.Module) -> None:
+        """Write the weights that came with the masks (NTT's) into ``module``, over those that it has.
+
+        Before training, not after. Raises `MaskError`, and changes nothing, if no weights came with the masks or if
+        they are of another model.
+        """
+        if not self.weights:
+            raise MaskError("no weights came with these masks: training starts from the weights that the model has")
+        self.check(module)
+        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        for name, weight in self.weights.items():
+            if name not in parameters or parameters[name].shape != weight.shape:
+                raise MaskError(f"the weights with these masks are for another model: it has no {name!r} like it")
+        for name, weight in self.weights.items():
+            parameters[name].copy_(weight)
 
     def check(self, module: nn.Module) -> None:
         """Raise `MaskError` unless every mask names a parameter of ``module`` that has its shape."""
@@ -139,6 +167,7 @@ class Masks(Mapping[str, Tensor]):
         # safetensors sorts by name; the order of the layers is worth keeping
         metadata = {"format": _FORMAT, "order": json.dumps(list(self)), "info": json.dumps(self.info)}
         tensors = {name: mask.contiguous() for name, mask in self._masks.items()}
+        tensors |= {_WEIGHT + name: weight.contiguous() for name, weight in self.weights.items()}
         write_atomically(path, save(tensors, metadata))
 
     @classmethod
@@ -150,7 +179,9 @@ class Masks(Mapping[str, Tensor]):
                 if metadata.get("format") != _FORMAT:
                     raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
                 masks = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
-            return cls(masks, json.loads(metadata["info"]))
+                others = [name for name in file.keys() if name not in masks]  # noqa: SIM118
+                weights = {name.removeprefix(_WEIGHT): file.get_tensor(name) for name in others}
+            return cls(masks, json.loads(metadata["info"]), weights)
         except MaskError:
             raise
         except (SafetensorError, KeyError, ValueError) as error:

@@ -69,6 +69,7 @@ class Net:
             if nn.parameter.is_lazy(tensor):
                 raise InputError(f"parameter {name!r} has no shape yet: call the module once on an input first")
         self.prunable = prunable_names(module, include, exclude)
+        self.trainable = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         first = next(iter(module.parameters()))
         self.dtype = dtype or first.dtype
         self.device = torch.device(device) if device is not None else first.device

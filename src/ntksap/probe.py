@@ -1,6 +1,6 @@
 """`Probe`: the inputs that scores are computed on, and the one place where scores are summed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,6 +13,9 @@ from ntksap.seeds import generator_of
 
 Batch: TypeAlias = tuple[Inputs, Any]
 """(inputs, labels); labels are None where there are none."""
+
+Data: TypeAlias = Iterable[Batch] | Callable[[int], Iterable[Batch]]
+"""Batches, or a function from the number of an epoch (from 0) to its batches."""
 
 MakeInputs: TypeAlias = Callable[[int, torch.Generator], Inputs]
 """(batch size, generator) → the arguments of the module: a tensor, a tuple, or a dict of keyword arguments."""
@@ -29,6 +32,7 @@ class Probe:
         input_shape: shape of one input without the batch, for modules that take one tensor of numbers.
         make_inputs: makes the module's arguments where ``input_shape`` does not say enough (token ids, several inputs).
         batches: (inputs, labels) pairs, the pruning set.
+        source: where epochs are streamed from, see `epoch`.
     """
 
     seed: int = 0
@@ -36,6 +40,7 @@ class Probe:
     input_shape: tuple[int, ...] | None = None
     make_inputs: MakeInputs | None = None
     batches: Sequence[Batch] = ()
+    source: Data | None = None
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
 
@@ -47,12 +52,17 @@ class Probe:
         seed: int = 0,
         input_shape: Sequence[int] | None = None,
         inputs: MakeInputs | None = None,
-        data: Iterable[Batch] | None = None,
+        data: Data | None = None,
+        stream: bool = False,
     ) -> "Probe":
-        """Return the probe for ``net``, its batches on the device and in the dtype of the net."""
-        batches = [_place(_checked(batch), net.dtype, net.device) for batch in data or ()]
+        """Return the probe for ``net``, its batches on the device and in the dtype of the net.
+
+        The batches of ``data`` are held as the pruning set or, with ``stream``, taken one by one by `epoch`.
+        """
+        held = () if stream or data is None else _epoch_of(data, 0)
+        batches = [_place(_checked(batch), net.dtype, net.device) for batch in held]
         shape = tuple(input_shape) if input_shape is not None else None
-        return cls(seed, 1, shape, inputs, batches, net.dtype, net.device)
+        return cls(seed, 1, shape, inputs, batches, data if stream else None, net.dtype, net.device)
 
     def at(self, round: int) -> "Probe":
         """Return the probe of another round."""
@@ -85,6 +95,34 @@ class Probe:
             raise InputError("this method needs labels, but a batch of data= has None in their place")
         return self.batches
 
+    def unlabelled(self) -> Sequence[Batch]:
+        """Return the batches of the pruning set, with or without labels, or raise if there are none."""
+        if not self.batches:
+            raise InputError(
+                "this method needs inputs: pass data=, an iterable of (inputs, labels) batches, where labels may be "
+                "None (on the command line: --data digits), or choose a method that needs none"
+            )
+        return self.batches
+
+    def epoch(self, index: int, *, labelled: bool) -> Iterator[Batch]:
+        """Yield the batches of an epoch (from 0) one by one, or raise if there are none, or if labels are missing."""
+        if self.source is None:
+            what, who = ("labelled data", "(inputs, labels)") if labelled else ("inputs", "(inputs, None)")
+            raise InputError(
+                f"this method needs {what}: pass data=, the {who} batches of an epoch, such as a DataLoader (on the "
+                "command line: --data digits), or choose a method that needs none"
+            )
+        empty = True
+        for batch in _epoch_of(self.source, index):
+            empty = False
+            inputs, labels = _place(_checked(batch), self.dtype, self.device)
+            if labelled and labels is None:
+                raise InputError("this method needs labels, but a batch of data= has None in their place")
+            yield inputs, labels
+        if empty:
+            again = ": pass what can be gone through again, such as a DataLoader or a list" if index else ""
+            raise InputError(f"data= has no batches in epoch {index + 1}{again}")
+
     def generator(self, *key: int | str) -> torch.Generator:
         """Return a generator for one purpose in this round; another purpose, round or seed gives another."""
         return generator_of(self.seed, self.round, *key)
@@ -112,6 +150,10 @@ class Probe:
                 "(batch size, generator) -> arguments"
             )
         return self.input_shape
+
+
+def _epoch_of(data: Data, index: int) -> Iterable[Batch]:
+    return data(index) if callable(data) else data
 
 
 def _checked(batch: Any) -> Batch:

@@ -1,8 +1,8 @@
 """The loop: score → select → repeat. It knows callables, not names."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -24,6 +24,17 @@ class Round:
     index: int
     rounds: int
     masks: Masks
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """Where training is to start, by name, if the method changes the weights."""
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    """What else its pruner needs to go on behind this round."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the method has to say: plain values that survive JSON."""
+
+
+Pruner: TypeAlias = Callable[..., Iterator[Round]]
+"""A whole pruning: ``pruner(net, probe=…, density=…, rounds=…, schedule=…, scope=…, floor=…, invert=…, after=…)``, as
+`prune_rounds` has them, yields a `Round` for each t = 1…T."""
 
 
 def prune_rounds(
@@ -46,10 +57,7 @@ def prune_rounds(
     earlier, the loop goes on behind it and ends with the same masks, since each round's randomness depends on the seed
     and the round alone.
     """
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, not {rounds}")
-    if after is not None and after.rounds != rounds:
-        raise InputError(f"cannot go on: {after.rounds} rounds were planned before, {rounds} are now")
+    check_rounds(rounds, after)
     masks = after.masks if after else Masks.ones({name: net.weights[name] for name in net.prunable})
     for index in range(after.index + 1 if after else 1, rounds + 1):
         scores = score(net, masks.to(net.device), probe.at(index))
@@ -59,3 +67,11 @@ def prune_rounds(
         within = None if regrow else masks
         masks = Masks(select(scores, kept, within=within, scope=scope, floor=floor))
         yield Round(index, rounds, masks)
+
+
+def check_rounds(rounds: int, after: Round | None) -> None:
+    """Raise unless ``rounds`` can be done, going on behind ``after``."""
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, not {rounds}")
+    if after is not None and after.rounds != rounds:
+        raise InputError(f"cannot go on: {after.rounds} rounds were planned before, {rounds} are now")

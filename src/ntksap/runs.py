@@ -3,7 +3,8 @@
 A run is a folder named by its settings:
 
 - ``settings.toml``: the settings, and the versions in use
-- ``masks.safetensors``: the masks (while pruning: ``pruning.safetensors``, the masks after the last round)
+- ``masks.safetensors``: the masks, and the weights to start from if the method chose some (while pruning:
+  ``pruning.safetensors``, what is known after the last round)
 - ``metrics.jsonl``: one record per epoch
 - ``checkpoint.safetensors``: the training after the last epoch (``epoch-N.safetensors``: after epoch N, if asked)
 - ``result.json``: there exactly when the run is finished
@@ -30,16 +31,20 @@ from torch import nn
 from ntksap import models
 from ntksap.api import prune_steps
 from ntksap.cost import cost
-from ntksap.data import Dataset, load, pruning_batches
+from ntksap.data import Dataset, load
 from ntksap.errors import NtksapError, StorageError
 from ntksap.files import TEMPORARY, write_atomically, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.masks import Masks
+from ntksap.methods import method_named
 from ntksap.pruning import Round
+from ntksap.pruning_data import pruning_data
 from ntksap.sanity import shuffled
 from ntksap.seeds import seed_of
 from ntksap.settings import DENSE, Settings, versions
 from ntksap.training import TrainState, train
+
+_STATE = "state/"  # stands before the names of what a pruner needs to go on
 
 
 class BusyError(NtksapError, RuntimeError):
@@ -126,6 +131,8 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[
         masks = _pruned(settings, folder, model, data, place, on_progress)
     if settings.sanity == "reinit":
         model = _model(settings, data, seed_of(settings.seed, "reinit"))
+    elif masks is not None and masks.weights:
+        masks.load_weights(model)
     flops = cost(model, masks, input_shape=data.input_shape)
     records = _trained(settings, folder, model, masks, data, place, on_progress)
     result = {
@@ -166,14 +173,22 @@ def _pruned(
     after, seconds = None, 0.0
     if partial.exists():
         saved = Masks.load(partial)
-        after = Round(saved.info["round"], settings.rounds, saved)
+        state = {name.removeprefix(_STATE): t for name, t in saved.weights.items() if name.startswith(_STATE)}
+        weights = {name: t for name, t in saved.weights.items() if not name.startswith(_STATE)}
+        after = Round(saved.info["round"], settings.rounds, saved, weights, state)
         seconds = saved.info["seconds"]
-    batches = pruning_batches(
-        data, per_class=settings.samples_per_class, batch_size=settings.prune_batch, seed=settings.seed
+    batches = pruning_data(
+        method_named(settings.method),
+        data,
+        seed=settings.seed,
+        per_class=settings.samples_per_class,
+        batch=settings.prune_batch,
+        train_batch=settings.recipe.batch,
+        augment=settings.recipe.augment,
     )
     start = time.perf_counter() - seconds
     masks = after.masks if after else None
-    for state in prune_steps(
+    for round_ in prune_steps(
         model,
         settings.sparsity,
         settings.method,
@@ -190,10 +205,12 @@ def _pruned(
         after=after,
         **settings.options,
     ):
-        masks = Masks(state.masks, {"round": state.index, "seconds": time.perf_counter() - start})
-        if state.index < state.rounds:
-            masks.save(partial)
-        on_progress(Progress("prune", state.index, state.rounds))
+        info = {**round_.facts, "round": round_.index, "seconds": time.perf_counter() - start}
+        masks = Masks(round_.masks, info, round_.weights)
+        if round_.index < round_.rounds:
+            state = {f"{_STATE}{name}": tensor for name, tensor in round_.state.items()}
+            Masks(masks, info, {**round_.weights, **state}).save(partial)
+        on_progress(Progress("prune", round_.index, round_.rounds))
     assert masks is not None
     if settings.sanity == "shuffle":
         masks = shuffled(masks, settings.seed)

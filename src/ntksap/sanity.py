@@ -25,4 +25,4 @@ def shuffled(masks: Masks, seed: int) -> Masks:
     for name, mask in masks.items():
         order = torch.randperm(mask.numel(), generator=generator_of(seed, "shuffle", name))
         moved[name] = mask.flatten()[order].view(mask.shape)
-    return Masks(moved, masks.info)
+    return Masks(moved, masks.info, masks.weights)

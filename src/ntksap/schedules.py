@@ -27,7 +27,16 @@ def linear(density: float, round: int, rounds: int) -> float:
     return density if round == rounds else 1 - (1 - density) * round / rounds
 
 
-SCHEDULES: dict[str, Schedule] = {"exponential": exponential, "linear": linear}
+def one_shot(density: float, round: int, rounds: int) -> float:
+    """d from the first round on: later rounds may exchange weights, if the method lets them return.
+
+    >>> [one_shot(0.25, t, 2) for t in (1, 2)]
+    [0.25, 0.25]
+    """
+    return density
+
+
+SCHEDULES: dict[str, Schedule] = {"exponential": exponential, "linear": linear, "one-shot": one_shot}
 
 
 def schedule_named(name: str) -> Schedule:

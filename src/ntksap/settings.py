@@ -97,7 +97,7 @@ def settings_for(
     sanity: str = "none",
     rounds: int | None = None,
     schedule: str | None = None,
-    scope: str = "global",
+    scope: str | None = None,
     floor: int = 0,
     init: str = "kaiming_normal",
     options: Mapping[str, Any] | None = None,
@@ -114,7 +114,7 @@ def settings_for(
     chosen = method_named(method)
     density_of(sparsity)
     schedule_named(schedule or chosen.schedule)
-    chosen.with_options(options or {})
+    chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
     return Settings(
@@ -127,10 +127,14 @@ def settings_for(
         sanity=sanity,  # type: ignore[arg-type]
         rounds=chosen.rounds if rounds is None else rounds,
         schedule=schedule or chosen.schedule,
-        scope=scope,
+        scope=scope or chosen.scope,
         floor=floor,
         init=init,
-        options={**{option.name: option.default for option in chosen.options.values()}, **(options or {})},
+        options={
+            **{option.name: option.default for option in chosen.options.values()},
+            **{option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()},
+            **(options or {}),
+        },
         samples_per_class=samples_per_class,
         prune_batch=prune_batch,
     )

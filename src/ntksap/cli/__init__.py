@@ -17,7 +17,7 @@ from ntksap.cli.prune import run_prune
 from ntksap.cli.report import run_report
 from ntksap.cli.spectrum import run_spectrum
 from ntksap.cli.train import run_train
-from ntksap.errors import CollapseWarning, NtksapError
+from ntksap.errors import ApproximationWarning, CollapseWarning, NtksapError
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "methods": show_methods,
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", CollapseWarning)
+            warnings.simplefilter("always", ApproximationWarning)
             warnings.showwarning = _show_warning
             tyro.extras.subcommand_cli_from_dict(
                 _COMMANDS,

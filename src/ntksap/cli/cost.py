@@ -11,8 +11,10 @@ from ntksap.budget import PAPER_PASSES, Budget, measured_budget, paper_budget
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.options import ModelArguments
 from ntksap.cost import Cost, cost
-from ntksap.data import load, pruning_batches
+from ntksap.data import load
 from ntksap.masks import Masks
+from ntksap.methods import method_named
+from ntksap.pruning_data import pruning_data
 from ntksap.recipe import load_recipe
 
 
@@ -47,7 +49,7 @@ def show_cost(
         epochs = load_recipe(recipe).epochs
         if method in PAPER_PASSES:
             budgets["paper"] = paper_budget(method, counted.dense, counted.sparse, epochs=epochs, images=images)
-        batches = pruning_batches(loaded, seed=model.seed) if loaded else None
+        batches = pruning_data(method_named(method), loaded, seed=model.seed) if loaded else None
         budgets["evaluated"] = measured_budget(
             module, method, epochs=epochs, images=images, input_shape=shape, data=batches
         )

@@ -20,6 +20,9 @@ def show_methods(json: bool = False) -> None:
                         "name": method.name,
                         "summary": method.summary,
                         "data_free": method.data_free,
+                        "data": method.data,
+                        "labels": method.labels and not method.data_free,
+                        "weights": method.pruner is not None,
                         "weight_agnostic": method.weight_agnostic,
                         "iterative": method.iterative,
                         "rounds": method.rounds,
@@ -34,13 +37,14 @@ def show_methods(json: bool = False) -> None:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for column in ("weight-\nagnostic", "data-\nfree", "itera-\ntive"):
-        table.add_column(column, justify="center")
+    table.add_column("weight-\nagnostic", justify="center")
+    table.add_column("data", no_wrap=True)
     table.add_column("rounds", justify="right")
     table.add_column("schedule", no_wrap=True)
     table.add_column("idea")
     for method in METHODS.values():
-        marks = ("✓" if flag else "" for flag in (method.weight_agnostic, method.data_free, method.iterative))
+        agnostic = "✓" if method.weight_agnostic else ""
+        data = method.data if method.labels or method.data_free else f"{method.data},\nno labels"
         schedule = method.schedule if method.iterative else "one-shot"
-        table.add_row(method.name, *marks, str(method.rounds), schedule, method.summary)
+        table.add_row(method.name, agnostic, data, str(method.rounds), schedule, method.summary)
     stdout.print(table)

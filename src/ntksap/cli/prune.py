@@ -14,12 +14,13 @@ from ntksap.cli.diagnose import print_sentences
 from ntksap.cli.options import ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
 from ntksap.cli.progress import bars
-from ntksap.data import load, pruning_batches
+from ntksap.data import load
 from ntksap.diagnosis import diagnose
 from ntksap.files import new_folder, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
 from ntksap.pruning import Round
+from ntksap.pruning_data import pruning_data
 from ntksap.report.figures import densities_figure
 
 
@@ -33,10 +34,10 @@ class PruneArguments:
     """Share of prunable weights to remove, 0 ≤ sparsity < 1."""
     rounds: int | None = None
     """How often to score and remove (T)."""
-    schedule: Literal["exponential", "linear"] | None = None
+    schedule: Literal["exponential", "linear", "one-shot"] | None = None
     """How density falls over the rounds."""
-    scope: Literal["global", "layer"] = "global"
-    """Rank all weights together, or within each layer."""
+    scope: Literal["global", "layer"] | None = None
+    """Rank all weights together, or within each layer; the method's own by default, mostly global."""
     floor: int = 0
     """Weights that each layer keeps at least."""
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
@@ -90,7 +91,7 @@ def run_prune(
             strict=how.strict,
             on_round=on_round,
             input_shape=shape,
-            data=pruning_batches(data, seed=model.seed) if data else None,
+            data=pruning_data(method_named(how.method), data, seed=model.seed) if data else None,
             seed=model.seed,
             rounds=how.rounds,
             schedule=how.schedule,
@@ -120,11 +121,12 @@ def run_prune(
         "prune_seconds": seconds,
         "peak_memory_mib": peak_memory_mib(),
         "collapsed": masks.collapsed,
+        "facts": dict(masks.info),
         "mask_sha256": masks.sha256,
         "layers": masks.layers(),
     }
     if out is not None:
-        masks.info = {key: result[key] for key in ("method", "model", "seed", "sparsity")}
+        masks.info |= {key: result[key] for key in ("method", "model", "seed", "sparsity")}
         masks.info |= {"input_shape": list(shape), "classes": model.classes or (data.num_classes if data else None)}
         with new_folder(out) as folder:
             masks.save(folder / "masks.safetensors")
@@ -137,5 +139,9 @@ def run_prune(
     stdout.print(str(masks), highlight=False)
     stdout.print(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.", highlight=False)
     print_sentences(found)
+    for fact, value in result["facts"].items():
+        stdout.print(f"{fact.replace('_', ' ')}: {value:.4g}" if isinstance(value, float) else f"{fact}: {value}")
+    if masks.weights:
+        stdout.print("The masks come with weights to start training from: see Masks.load_weights.")
     if out is not None:
         stdout.print(f"Wrote masks.safetensors, prune.json and densities.png in {out}", highlight=False)

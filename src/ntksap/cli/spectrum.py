@@ -1,5 +1,6 @@
 """``ntksap spectrum``."""
 
+import copy
 import itertools
 import math
 import time
@@ -18,13 +19,14 @@ from ntksap.cli.during import during_figure, print_during, spectra_during
 from ntksap.cli.options import ModelArguments, fresh_folder, listed, numbers
 from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.cli.progress import bars
-from ntksap.data import Dataset, load, pruning_batches
+from ntksap.data import Dataset, load
 from ntksap.errors import InputError
 from ntksap.files import new_folder, write_json
 from ntksap.masks import Masks
 from ntksap.methods import METHODS, method_named
 from ntksap.net import Net
 from ntksap.ntk import ntk
+from ntksap.pruning_data import pruning_data
 from ntksap.report.spectra import spectra_of
 from ntksap.report.spectrum_figure import spectrum_figure
 from ntksap.schedules import density_of
@@ -100,17 +102,20 @@ def run_spectrum(
                     sparsity,
                     method,
                     input_shape=shape,
-                    data=pruning_batches(loaded, seed=model.seed) if loaded else None,
+                    data=pruning_data(method_named(method), loaded, seed=model.seed) if loaded else None,
                     seed=model.seed,
                     **fitting(method, method_options),
                 )
             pruned = time.perf_counter()
+            start_from = copy.deepcopy(module)
+            if masks.weights:
+                masks.load_weights(start_from)
 
             def on_progress(done: int, total: int, label: str = label) -> None:
                 show(label, "step", done, total, "")
 
             kernel = ntk(
-                module,
+                start_from,
                 batch,
                 masks,
                 norm=norm,
@@ -155,7 +160,7 @@ def _check(methods: list[str], sparsities: list[float], inputs: int, data: str |
     """Raise before the work begins, not after the first kernels."""
     for name in methods:
         if not method_named(name).data_free and data is None:
-            raise InputError(f"method {name!r} needs labelled data: add --data, or leave it out of --methods")
+            raise InputError(f"method {name!r} needs data: add --data, or leave it out of --methods")
     for sparsity in sparsities:
         density_of(sparsity)
     if inputs < 1:

@@ -25,8 +25,8 @@ def run_train(
     recipe: str = "quick",
     sanity: Literal["none", "shuffle", "reinit", "invert"] = "none",
     rounds: int | None = None,
-    schedule: Literal["exponential", "linear"] | None = None,
-    scope: Literal["global", "layer"] = "global",
+    schedule: Literal["exponential", "linear", "one-shot"] | None = None,
+    scope: Literal["global", "layer"] | None = None,
     floor: int = 0,
     keep_epochs: str = "",
     out: Path = Path("runs"),
@@ -47,7 +47,7 @@ def run_train(
         sanity: Shuffle the mask within layers, train it from fresh weights, or keep the lowest scores.
         rounds: Rounds of pruning; the method's own by default.
         schedule: How density falls over the rounds; the method's own by default.
-        scope: Rank all weights together, or within each layer.
+        scope: Rank all weights together, or within each layer; the method's own by default, mostly global.
         floor: Weights that each layer keeps at least.
         keep_epochs: Epochs after which to keep a checkpoint, with commas: 0,40,80 (0 is before training).
         out: The folder that holds runs; this run is a folder in it, named by its settings.

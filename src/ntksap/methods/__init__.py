@@ -1,25 +1,39 @@
 """The methods: one file each, one line each in this table."""
 
 from ntksap.methods.grasp import grasp
+from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
 from ntksap.methods.ntk_sap import ntk_sap
+from ntksap.methods.ntt import ntt
+from ntksap.methods.prospr import prospr
+from ntksap.methods.px import px
 from ntksap.methods.random import random
-from ntksap.methods.registry import METHODS, Method, Option, method_named, register
+from ntksap.methods.registry import METHODS, Method, Need, Option, method_named, register
 from ntksap.methods.snip import snip
 from ntksap.methods.synflow import synflow
 
-__all__ = ["METHODS", "Method", "Option", "method_named", "register"]
+__all__ = ["METHODS", "Method", "Need", "Option", "method_named", "register"]
 
 # fmt: off
-register(Method("random", random, "keep weights at random", data_free=True, weight_agnostic=True))
-register(Method("magnitude", magnitude, "keep the largest initial weights", data_free=True))
+register(Method("random", random, "keep weights at random", data="none", weight_agnostic=True))
+register(Method("magnitude", magnitude, "keep the largest initial weights", data="none"))
+register(Method("mag-1epoch", mag_1epoch, "keep what is largest after one epoch of training", data="training set",
+                from_recipe={"prune_lr": "lr", "prune_momentum": "momentum", "prune_weight_decay": "weight_decay"}))
 register(Method("snip", snip, "keep what changes the loss most"))
 register(Method("iterative-snip", snip, "SNIP, scored again after each round", rounds=100))
 register(Method("force", snip, "Iterative SNIP whose pruned weights may return", rounds=100, regrow=True))
 register(Method("grasp", grasp, "keep what preserves the gradient flow"))
-register(Method("synflow", synflow, "keep the strongest paths of absolute weights", rounds=100, data_free=True))
+register(Method("prospr", prospr, "keep what changes the loss most a few training steps later", data="training set",
+                batch=128))
+register(Method("synflow", synflow, "keep the strongest paths of absolute weights", rounds=100, data="none",
+                homogeneous=True))
+register(Method("px", px, "keep the strongest paths that the data activates", rounds=100, labels=False,
+                homogeneous=True))
+register(Method("ntt", None, "train mask and weights to the dense net's outputs and neural tangent kernel", pruner=ntt,
+                rounds=20, schedule="one-shot", scope="layer", data="training set", labels=False, batch=64,
+                regrow=True))
 register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the neural tangent kernel", rounds=20,
-                data_free=True, weight_agnostic=True))
+                data="none", weight_agnostic=True))
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,
-                data_free=True, weight_agnostic=True))
+                data="none", weight_agnostic=True))
 # fmt: on

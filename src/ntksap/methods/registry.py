@@ -5,19 +5,22 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor
 
 from ntksap.errors import InputError, unknown
-from ntksap.pruning import Score
+from ntksap.pruning import Pruner, Score, prune_rounds
 
 METHODS: dict[str, "Method"] = {}
+
+Need: TypeAlias = Literal["none", "pruning set", "training set"]
+"""The data that a method needs: none; a few batches, held in memory; epochs of batches, streamed."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a score function: its type, default, and the sentence that explains it."""
+    """One keyword of a method's function: its type, default, and the sentence that explains it."""
 
     name: str
     type: Any
@@ -31,24 +34,51 @@ class Method:
 
     Args:
         name: what users write.
-        score: ``score(net, masks, probe, *, options…) -> {name: tensor}``, larger = keep.
+        score: ``score(net, masks, probe, *, options…) -> {name: tensor}``, larger = keep. None if there is a pruner.
         summary: one sentence.
-        rounds, schedule: the defaults; one round is one shot.
-        data_free: it needs no data (else labelled batches).
+        rounds, schedule, scope: the defaults; one round is one shot.
+        data: what it needs, see `Need`.
+        labels: it uses the labels of the data.
+        batch: inputs per batch when a run feeds it the training set; None means as many as in training.
         weight_agnostic: the score does not depend on the module's present weights.
         regrow: pruned weights may return in a later round.
-        preset: option values that differ from the score function's own defaults.
+        homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
+        preset: option values that differ from the function's own defaults.
+        from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
+        pruner: in place of a score, a whole `Pruner` with options, for a method that is more than score and select.
     """
 
     name: str
-    score: Callable[..., dict[str, Tensor]]
+    score: Callable[..., dict[str, Tensor]] | None
     summary: str
     rounds: int = 1
     schedule: str = "exponential"
-    data_free: bool = False
+    scope: str = "global"
+    data: Need = "pruning set"
+    labels: bool = True
+    batch: int | None = None
     weight_agnostic: bool = False
     regrow: bool = False
+    homogeneous: bool = False
     preset: Mapping[str, Any] = field(default_factory=dict)
+    from_recipe: Mapping[str, str] = field(default_factory=dict)
+    pruner: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.score is None) == (self.pruner is None):
+            raise InputError(f"method {self.name!r} must have either a score or a pruner")
+        if self.data not in get_args(Need):
+            raise unknown("need for data", self.data, get_args(Need))
+
+    @property
+    def data_free(self) -> bool:
+        """Whether it needs no data."""
+        return self.data == "none"
+
+    @property
+    def streams(self) -> bool:
+        """Whether it takes its batches one by one, in epochs, and never holds them all."""
+        return self.data == "training set"
 
     @property
     def iterative(self) -> bool:
@@ -57,24 +87,40 @@ class Method:
 
     @property
     def options(self) -> dict[str, Option]:
-        """The options of the score function, from its own signature (``Annotated[type, "help"] = default``)."""
-        hints = typing.get_type_hints(self.score, include_extras=True)
+        """The options of the function, from its own signature (``Annotated[type, "help"] = default``)."""
+        function = self.pruner or self.score
+        assert function is not None
+        hints = typing.get_type_hints(function, include_extras=True)
         found = {}
-        for name, parameter in inspect.signature(self.score).parameters.items():
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+        for name, parameter in inspect.signature(function).parameters.items():
+            # what every pruner is given has no default
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is not inspect.Parameter.empty:
                 hint = hints[name]
                 kind, *notes = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
                 default = self.preset.get(name, parameter.default)
                 found[name] = Option(name, kind, default, notes[0] if notes else "")
         return found
 
-    def with_options(self, options: Mapping[str, Any]) -> Score:
-        """Return the score function with its options filled in; an option it does not have is an error."""
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise unless the method has all these options."""
         for name in options:
             if name not in self.options:
                 has = ", ".join(self.options) or "none"
                 raise InputError(f"method {self.name!r} has no option {name!r}; its options: {has}")
+
+    def with_options(self, options: Mapping[str, Any]) -> Score:
+        """Return the score function with its options filled in; an option it does not have is an error."""
+        self.check(options)
+        if self.score is None:
+            raise InputError(f"method {self.name!r} has no score of its own: it prunes in a loop of its own")
         return partial(self.score, **{**self.preset, **options})
+
+    def pruner_with(self, options: Mapping[str, Any]) -> Pruner:
+        """Return the whole pruning with the method's options filled in; an option it does not have is an error."""
+        if self.pruner is None:
+            return partial(prune_rounds, score=self.with_options(options), regrow=self.regrow)
+        self.check(options)
+        return partial(self.pruner, **{**self.preset, **options})
 
 
 def register(method: Method) -> Method:

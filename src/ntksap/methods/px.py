@@ -1,0 +1,101 @@
+"""PX, Path eXclusion (Iurada, Ciccone and Tommasi, CVPR 2024)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ntksap.errors import InputError
+from ntksap.net import Net
+from ntksap.probe import Batch, Probe, map_tensors
+
+_RELUS = {functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
+_LEAKY = {functional.leaky_relu, functional.leaky_relu_}
+_IN_PLACE = {torch.relu_, Tensor.relu_, functional.leaky_relu_}
+
+
+def px(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:
+    """Score a weight by its part in an upper bound of the trace of the neural tangent kernel: S = |∂I/∂θ²| ⊙ θ².
+
+    I = Σ_x Σ_k z₁(x)_k · z₂_k, from three passes of the net for each batch x:
+
+    - f(x; θ⊙m) in evaluation mode, which tells the gate of each ReLU: the factor that its output has to its input;
+    - z₁, the paths that are active: weights m, input x², each ReLU replaced by its gate;
+    - z₂, the paths' squared strengths: weights θ²⊙m, input of ones, each ReLU left out; this pass has a graph.
+
+    Paths run from input to output: biases and running means are 0 in z₁ and z₂. BatchNorm is the identity in z₁ and
+    its squared factor in z₂ (up to its ε). z₁ and z₂ pass 10³⁸ on deep nets, so both are float64 where there is such.
+    """
+    dtype = torch.float32 if net.device.type == "mps" else torch.float64
+    masked = {**net.weights, **{name: net.weights[name] * masks[name] for name in net.prunable}}
+    ones = {name: torch.ones_like(weight, dtype=dtype) for name, weight in net.weights.items()}
+    squares = {name: weight.to(dtype).square() for name, weight in net.weights.items()}
+    for weights in (ones, squares):
+        weights.update({name: torch.zeros_like(w) for name, w in weights.items() if name.endswith("bias")})
+    buffers = net.norm_buffers()
+    means = {name: torch.zeros_like(b) for name, b in buffers.items() if name.endswith("running_mean")}
+    identity = _as({**{name: torch.ones_like(b) for name, b in buffers.items()}, **means}, dtype)
+    squared = _as({**{name: b.square() for name, b in buffers.items()}, **means}, dtype)
+    paths = {name: weight * masks[name] if name in masks else weight for name, weight in ones.items()}
+
+    def part(batch: Batch) -> dict[str, Tensor]:
+        inputs = batch[0]
+        with torch.no_grad():
+            with _Gates(None) as gates:
+                net(masked, inputs)
+            with _Gates(gates.found):
+                active = net(paths, _floats(inputs, lambda x: x.to(dtype).square()), norm=identity)
+        leaves = net.leaves(squares, masks)
+        with _Gates([torch.ones((), dtype=dtype, device=net.device)] * len(gates.found)):
+            strength = net(leaves, _floats(inputs, lambda x: torch.ones_like(x, dtype=dtype)), norm=squared)
+        return net.gradient((active * strength).sum(), leaves)
+
+    total = probe.sum(part, probe.unlabelled())
+    return {name: squares[name] * total[name].abs() for name in net.prunable}
+
+
+class _Gates(TorchFunctionMode):
+    """While active, finds the gate of each ReLU in the order of the calls or, given gates, puts them in its place.
+
+    It sees the functions, methods and modules alike, since all of them end in a call of a torch function.
+    """
+
+    def __init__(self, given: Sequence[Tensor] | None) -> None:
+        super().__init__()
+        self.given = given
+        self.found: list[Tensor] = []
+        self.used = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _RELUS and func not in _LEAKY:
+            return func(*args, **kwargs)
+        value: Tensor = args[0] if args else kwargs["input"]
+        if self.given is None:
+            slope = 0.0
+            if func in _LEAKY:
+                slope = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
+            self.found.append(torch.where(value > 0, 1.0, slope))
+            return func(*args, **kwargs)
+        if self.used == len(self.given):
+            raise InputError("PX needs a net that calls the same ReLUs whatever its inputs are; this one does not")
+        gate = self.given[self.used]
+        self.used += 1
+        return value.mul_(gate) if func in _IN_PLACE or kwargs.get("inplace") else value * gate
+
+
+def _floats(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    return map_tensors(inputs, lambda t: function(t) if t.is_floating_point() else t)
+
+
+def _as(buffers: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: b.to(dtype) if b.is_floating_point() else b for name, b in buffers.items()}
