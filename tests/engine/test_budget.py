@@ -96,3 +96,19 @@ def test_a_real_model():
     assert found.inference == convolutions
     assert found.pruning == pytest.approx(20 * 2 * 7 * convolutions, rel=0.01)
     assert found.training == pytest.approx(3 * convolutions * 160 * 50_000, rel=0.01)
+
+
+def test_methods_that_go_through_the_training_set_are_counted_for_all_of_it():
+    module, one = linear_net()
+    first = 5 * 8
+    data = [(torch.randn(6, 5), torch.arange(6) % 3)] * 2
+    plan = {"epochs": 1, "images": 60, "input_shape": (5,), "data": data}
+    step = 6 * (3 * one - first)
+    assert measured_budget(module, "mag-1epoch", **plan).pruning == 10 * step
+    first_order = measured_budget(module, "prospr", first_order=True, **plan)
+    assert first_order.pruning == 4 * step  # three steps and the final loss, however many images there are
+    assert measured_budget(module, "prospr", **plan).pruning > first_order.pruning
+    twice = measured_budget(module, "ntt", rounds=2, **plan)
+    assert measured_budget(module, "ntt", rounds=4, **plan).pruning == 2 * twice.pruning
+    longer = measured_budget(module, "ntt", rounds=2, **{**plan, "images": 120})
+    assert twice.pruning < longer.pruning < 2 * twice.pruning  # what each round begins and ends with stays

@@ -68,6 +68,7 @@ def test_exact_count_same_seed_same_mask_and_nothing_of_the_caller_changes(case,
         assert torch.equal(tensor, before[name]), name
 
     assert masks.kept == round(0.3 * masks.total)
+    assert bool(masks.weights) == method.returns_weights
     assert all(mask.any() for mask in masks.values())  # the floor
     torch.manual_seed(99)  # what the global generator holds must not matter
     assert prune(module, method, case, seed=3) == masks

@@ -38,7 +38,7 @@ def unrolled(module, net, masks, batches, steps, lr, momentum):
     weights = {**theta, **{name: theta[name] * c[name] for name in net.prunable}}
     moved = [name for name, p in module.named_parameters() if p.requires_grad]
     weights.update({name: weights[name].clone().requires_grad_() for name in moved if name not in net.prunable})
-    speed = {name: 0.0 for name in moved}
+    speed = dict.fromkeys(moved, 0.0)
     for k in range(steps):
         slope = torch.autograd.grad(loss(weights, batches[k]), [weights[n] for n in moved], create_graph=True)
         for name, gradient in zip(moved, slope, strict=True):

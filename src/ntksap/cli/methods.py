@@ -22,7 +22,7 @@ def show_methods(json: bool = False) -> None:
                         "data_free": method.data_free,
                         "data": method.data,
                         "labels": method.labels and not method.data_free,
-                        "weights": method.pruner is not None,
+                        "returns_weights": method.returns_weights,
                         "weight_agnostic": method.weight_agnostic,
                         "iterative": method.iterative,
                         "rounds": method.rounds,

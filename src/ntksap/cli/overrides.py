@@ -61,18 +61,18 @@ def _flag(name: str, kind: Any, help: str, hint: str) -> tuple[str, Any, Any]:
 
 
 def _method_options() -> type[Any]:
-    users: dict[str, list[str]] = {}
+    defaults: dict[str, dict[Any, list[str]]] = {}
     options = {}
     for method in METHODS.values():
         for option in method.options.values():
-            users.setdefault(option.name, []).append(method.name)
+            defaults.setdefault(option.name, {}).setdefault(option.default, []).append(method.name)
             options[option.name] = option
     columns = [
         _flag(
             name,
             option.type,
             option.help[0].upper() + option.help[1:] + ".",
-            f"({', '.join(users[name])}; default: {option.default})",
+            "; ".join(f"({', '.join(users)}; default: {default})" for default, users in defaults[name].items()),
         )
         for name, option in options.items()
     ]

@@ -31,7 +31,7 @@ register(Method("px", px, "keep the strongest paths that the data activates", ro
                 homogeneous=True))
 register(Method("ntt", None, "train mask and weights to the dense net's outputs and neural tangent kernel", pruner=ntt,
                 rounds=20, schedule="one-shot", scope="layer", data="training set", labels=False, batch=64,
-                regrow=True))
+                regrow=True, returns_weights=True))
 register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the neural tangent kernel", rounds=20,
                 data="none", weight_agnostic=True))
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,

@@ -42,6 +42,7 @@ class Method:
         batch: inputs per batch when a run feeds it the training set; None means as many as in training.
         weight_agnostic: the score does not depend on the module's present weights.
         regrow: pruned weights may return in a later round.
+        returns_weights: it also chooses the weights that training is to start from.
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
         preset: option values that differ from the function's own defaults.
         from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
@@ -59,6 +60,7 @@ class Method:
     batch: int | None = None
     weight_agnostic: bool = False
     regrow: bool = False
+    returns_weights: bool = False
     homogeneous: bool = False
     preset: Mapping[str, Any] = field(default_factory=dict)
     from_recipe: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,66 @@
+"""docs/methods tells what the registry says: `python tests/test_method_docs.py` prints the table of the index."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ntksap
+from ntksap.methods import METHODS, Method
+
+FOLDER = Path(__file__).parents[1] / "docs" / "methods"
+SHARED = {"iterative-snip": "snip", "force": "snip", "ntk-sap-s": "ntk-sap"}
+
+each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+
+
+def page(method: Method) -> str:
+    return SHARED.get(method.name, method.name) + ".md"
+
+
+def row(method: Method) -> str:
+    needs = method.data if method.labels or method.data_free else f"{method.data}, no labels"
+    agnostic = "✓" if method.weight_agnostic else ""
+    weights = "✓" if method.returns_weights else ""
+    schedule = method.schedule if method.iterative else "one-shot"
+    name = f"[`{method.name}`]({page(method)})"
+    return f"| {name} | {needs} | {agnostic} | {weights} | {method.rounds} | {schedule} | {method.summary} |"
+
+
+def test_the_index_is_the_registry():
+    lines = (FOLDER / "README.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("| [`")] == [row(method) for method in METHODS.values()]
+
+
+def test_every_page_is_of_a_method():
+    assert {path.name for path in FOLDER.glob("*.md")} == {"README.md", *(page(method) for method in METHODS.values())}
+
+
+@each_method
+def test_a_page_has_each_option_with_its_default_and_no_other(method):
+    text = (FOLDER / page(method)).read_text()
+    assert f"{method.name}" in text.splitlines()[0]
+    table = re.search(r"\| option \| default \|.*?\n\n", text, re.DOTALL)
+    found = re.findall(r"\| `(\w+)` \| (\S+) \|", table.group()) if table else []
+    assert found == [(option.name, str(option.default)) for option in method.options.values()]
+    assert ("**Options**: none" in text) == (not method.options)
+    for part in ("**Cost**", "**Limits**", *(["**Reference"] if method.name not in ("random", "magnitude") else [])):
+        assert part in text
+
+
+def test_the_python_of_the_ntt_page_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (FOLDER / "ntt.md").read_text(), re.DOTALL)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    before = model[0].weight.detach().clone()
+    namespace = {"ntksap": ntksap, "model": model, "unlabelled_loader": [(torch.randn(8, 6), None)] * 3}
+    exec(block, namespace)
+    assert namespace["masks"].hold(model)
+    kept = namespace["masks"]["0.weight"]
+    assert not torch.equal(model[0].weight[kept], before[kept])
+
+
+if __name__ == "__main__":
+    print("\n".join(row(method) for method in METHODS.values()))
