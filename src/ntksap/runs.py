@@ -171,6 +171,8 @@ def _pruned(
     batches = pruning_batches(
         data, per_class=settings.samples_per_class, batch_size=settings.prune_batch, seed=settings.seed
     )
+    about = {key: getattr(settings, key) for key in ("method", "model", "seed", "sparsity")}
+    about |= {"input_shape": list(data.input_shape), "classes": data.num_classes}
     start = time.perf_counter() - seconds
     masks = after.masks if after else None
     for state in prune_steps(
@@ -190,7 +192,7 @@ def _pruned(
         after=after,
         **settings.options,
     ):
-        masks = Masks(state.masks, {"round": state.index, "seconds": time.perf_counter() - start})
+        masks = Masks(state.masks, {**about, "round": state.index, "seconds": time.perf_counter() - start})
         if state.index < state.rounds:
             masks.save(partial)
         on_progress(Progress("prune", state.index, state.rounds))

@@ -1,4 +1,4 @@
-"""Kernels by neural-tangents, an independent library on JAX: ``python neural_tangents_kernel.py PROBLEM.npz ANSWER.npz``.
+"""Kernels by neural-tangents, a library on JAX: ``python neural_tangents_kernel.py PROBLEM.npz ANSWER.npz``.
 
 A problem holds ``net`` (a function below), ``inputs``, the ``constants`` (biases, BatchNorm) and the prunable
 ``weights`` under their torch names, a ``mask/NAME`` for each weight. The answer holds the kernel (n·k × n·k) by two of
