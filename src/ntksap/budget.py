@@ -18,7 +18,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ntksap.api import prune_steps
 from ntksap.errors import InputError
-from ntksap.methods import method_named
 from ntksap.net import Net
 from ntksap.probe import Probe
 
@@ -74,9 +73,8 @@ def measured_budget(
     ``settings`` are those of `ntksap.prune` (input_shape, data, options …). Counted are convolutions and matrix
     products, not normalisation, activations or the optimizer's arithmetic.
     """
-    rounds = rounds or method_named(method).rounds
     with FlopCounterMode(display=False) as scoring:
-        next(iter(prune_steps(model, 0.5, method, rounds=rounds, **settings)))
+        done = next(iter(prune_steps(model, 0.5, method, rounds=rounds, **settings)))
     net = Net(model, output=settings.get("output"), include=settings.get("include"), exclude=settings.get("exclude"))
     inputs = Probe.of(net, input_shape=settings.get("input_shape"), inputs=settings.get("inputs")).noise(0, 2)
     leaves = {name: weight.clone().requires_grad_() for name, weight in net.weights.items()}
@@ -87,4 +85,5 @@ def measured_budget(
     one, step = (
         counter / 4 for counter in (forward.get_total_flops(), forward.get_total_flops() + backward.get_total_flops())
     )  # two inputs, and torch counts a multiply-add as two
-    return Budget(round(one), scoring.get_total_flops() // 2 * rounds, round(step * epochs * images))
+    pruning = scoring.get_total_flops() // 2 * done.rounds // done.index
+    return Budget(round(one), pruning, round(step * epochs * images))
