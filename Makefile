@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+OTHER  := .venv-neural-tangents
 
 # One thread per test process: two torch processes with two threads each slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format clean
+.PHONY: help install demo test test-slow browser lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,13 +28,28 @@ demo: install  ## compare all methods on handwritten digits: table, figure, and 
 test: install lint  ## lint, types, and every test that takes seconds
 	$(PYTEST) -m 'not slow' --doctest-modules src tests
 
-test-slow: install data/cifar-10-batches-bin  ## every test, those that take minutes too, and those on real CIFAR-10
+test-slow: install data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
 	NTKSAP_DATA=data $(PYTEST) --doctest-modules src tests
 
 # From a neighbouring folder that can make it, else by download; without either, the tests that need it are skipped.
 data/cifar-10-batches-bin: | install
 	-if [ -x ../shared/data/cifar10 ]; then $(BIN)/python ../shared/data/cifar10 data; \
 	else $(BIN)/python -c 'import ntksap.data; ntksap.data.download("cifar10", "data")'; fi
+
+# An independent library to compare kernels with. It goes in without its dependencies, which bring TensorFlow.
+$(OTHER)/.installed: tests/ntk/other/constraints.txt
+	-test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	-$(OTHER)/bin/pip install --disable-pip-version-check -q -c $< jax frozendict \
+	&& $(OTHER)/bin/pip install --disable-pip-version-check -q -c $< --no-deps neural-tangents && touch $@ \
+	|| { echo 'neural-tangents cannot be installed here: the tests that compare with it are skipped'; exit 1; }
+
+browser:  # chromium, which looks at the report, where Debian's packages can be installed
+	@if command -v chromium && command -v chromedriver; then exit; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get; then echo 'installing chromium'; \
+	    export DEBIAN_FRONTEND=noninteractive; { apt-get update -q; \
+	    apt-get install -y -q --no-install-recommends chromium chromium-driver; } \
+	    || echo 'chromium cannot be installed: the tests of the report in a browser are skipped'; \
+	else echo 'chromium is not there and cannot be installed: the tests of the report in a browser are skipped'; fi
 
 lint: install
 	$(BIN)/ruff check .
@@ -45,4 +61,4 @@ format: install  ## format the code
 	$(BIN)/ruff format .
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHER) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -76,16 +76,14 @@ def measured_budget(
     products, not normalisation, activations or the optimizer's arithmetic. A method that goes through the training set
     is run on one batch and on two, and the difference is what each further batch of the images costs.
     """
-    chosen = method_named(method)
-    rounds = rounds or chosen.rounds
     data = settings.pop("data", None)
 
     def scoring(data: Data | None) -> int:
         with FlopCounterMode(display=False) as counter:
-            next(iter(prune_steps(model, 0.5, method, rounds=rounds, data=data, **settings)))
-        return int(counter.get_total_flops()) // 2  # torch counts a multiply-add as two
+            done = next(iter(prune_steps(model, 0.5, method, rounds=rounds, data=data, **settings)))
+        return int(counter.get_total_flops()) // 2 * done.rounds // done.index  # torch counts a multiply-add as two
 
-    if chosen.streams and data is not None:
+    if method_named(method).streams and data is not None:
         batch = next(iter(data(0) if callable(data) else data))
         size = len(torch.utils._pytree.tree_leaves(batch[0])[0])
         first = scoring([batch])
@@ -102,4 +100,4 @@ def measured_budget(
     one, step = (
         counter / 4 for counter in (forward.get_total_flops(), forward.get_total_flops() + backward.get_total_flops())
     )  # two inputs, and torch counts a multiply-add as two
-    return Budget(round(one), pruning * rounds, round(step * epochs * images))
+    return Budget(round(one), pruning, round(step * epochs * images))

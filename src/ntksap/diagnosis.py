@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ntksap.cost import cost
+from ntksap.errors import InputError
+from ntksap.kernel_change import KernelChange, kernel_change
 from ntksap.masks import Masks
 from ntksap.probe import MakeInputs
 from ntksap.reach import effective_masks
@@ -30,11 +32,12 @@ class LayerDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found."""
+    """What `diagnose` found; ``kernel`` is None where it was not asked for, and a text where that was not possible."""
 
     layers: tuple[LayerDiagnosis, ...]
     dense_flops: int
     inference_flops: int
+    kernel: KernelChange | str | None = None
 
     @property
     def total(self) -> int:
@@ -92,6 +95,10 @@ class Diagnosis:
             f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "
             f"({self.inference_flops / self.dense_flops:.1%}), if zeros are really skipped."
         )
+        if isinstance(self.kernel, KernelChange):
+            said += self.kernel.sentences()
+        elif self.kernel is not None:
+            said.append(f"The neural tangent kernel is not compared with the dense network's: {self.kernel}.")
         return said
 
 
@@ -101,8 +108,13 @@ def diagnose(
     *,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
+    kernel: bool = False,
+    seed: int = 0,
 ) -> Diagnosis:
     """Look at masks before training: densities, collapsed layers, unused weights, dead channels, cost.
+
+    With ``kernel`` also how the neural tangent kernel differs from the dense net's at the present weights, on noise
+    that ``seed`` decides; see `kernel_change`. That takes seconds.
 
     >>> import torch
     >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
@@ -123,4 +135,10 @@ def diagnose(
         )
         for name, mask in Masks(masks).items()
     )
-    return Diagnosis(layers, flops.dense, flops.sparse)
+    change: KernelChange | str | None = None
+    if kernel:
+        try:
+            change = kernel_change(model, masks, input_shape=input_shape, inputs=inputs, seed=seed)
+        except InputError as error:
+            change = str(error)
+    return Diagnosis(layers, flops.dense, flops.sparse, change)

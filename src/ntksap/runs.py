@@ -186,6 +186,8 @@ def _pruned(
         train_batch=settings.recipe.batch,
         augment=settings.recipe.augment,
     )
+    about = {key: getattr(settings, key) for key in ("method", "model", "seed", "sparsity")}
+    about |= {"input_shape": list(data.input_shape), "classes": data.num_classes}
     start = time.perf_counter() - seconds
     masks = after.masks if after else None
     for round_ in prune_steps(
@@ -205,7 +207,7 @@ def _pruned(
         after=after,
         **settings.options,
     ):
-        info = {**round_.facts, "round": round_.index, "seconds": time.perf_counter() - start}
+        info = {**about, **round_.facts, "round": round_.index, "seconds": time.perf_counter() - start}
         masks = Masks(round_.masks, info, round_.weights)
         if round_.index < round_.rounds:
             state = {f"{_STATE}{name}": tensor for name, tensor in round_.state.items()}

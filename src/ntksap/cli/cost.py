@@ -2,73 +2,119 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap.budget import PAPER_PASSES, Budget, measured_budget, paper_budget
+from ntksap.cli.budgets import budget_rows, print_budgets, to_csv
 from ntksap.cli.console import print_json, stdout
-from ntksap.cli.options import ModelArguments
+from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
+from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.cost import Cost, cost
-from ntksap.data import load
+from ntksap.data import Dataset, load
+from ntksap.errors import InputError
+from ntksap.files import new_folder, write_atomically, write_json
 from ntksap.masks import Masks
 from ntksap.methods import method_named
 from ntksap.pruning_data import pruning_data
 from ntksap.recipe import load_recipe
+from ntksap.schedules import density_of
 
 
 def show_cost(
     model: OmitArgPrefixes[ModelArguments],
+    method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
     masks: Path | None = None,
-    method: str | None = None,
+    methods: str | None = None,
+    sparsities: str = "0.36,0.737856,0.8926258176,0.95601953,0.98198560",
     recipe: str = "cifar10-resnet20",
-    images: int = 50_000,
+    images: int | None = None,
     data: str | None = None,
     data_dir: Path | None = None,
+    out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Count multiply-adds: of one inference, layer by layer; with --method also of pruning and training.
+    """Count multiply-adds: of one inference, layer by layer; with --methods the paper's tables of pruning, inference
+    and training by each method, in the paper's counting and as really evaluated.
 
     Args:
         model: Which model.
-        masks: A mask file of this model; without it the dense model is counted.
-        method: Also count pruning by this method and then training, in the paper's counting and as really evaluated.
+        method_options: Options of single methods, for those of --methods that have them.
+        masks: A mask file of this model, for the inference layer by layer; without it the dense model is counted.
+        methods: Names from `ntksap methods` with commas between them, or all. Each prunes the model to each of the
+            sparsities, since what an inference costs depends on the masks.
+        sparsities: Shares of prunable weights to remove, with commas between them; by default those of the paper's
+            tables, 1 − 0.8^k.
         recipe: How many epochs training takes.
-        images: How many images an epoch has.
+        images: How many images an epoch has; by default as many as the data set, else 50,000.
         data: A data set, for methods that need one to prune.
-        data_dir: Where data sets are.
+        data_dir: Where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
+        out: A new folder for cost.json and cost.csv, with --methods.
         json: Print one JSON object.
     """
+    if methods is None:
+        if out is not None:
+            raise InputError("--out is for the tables of --methods; --json prints the layers")
+        _show_layers(model, load(data, data_dir) if data else None, masks, json)
+        return
+    if masks is not None:
+        raise InputError("--methods makes its own masks: leave --masks out, or --methods")
+    names, shares = chosen_methods(methods, data), numbers(float, "sparsities", sparsities)
+    for share in shares:
+        density_of(share)
+    epochs = load_recipe(recipe).epochs
+    if out is not None:
+        fresh_folder(out)
     loaded = load(data, data_dir) if data else None
     module, shape = model.build(loaded)
-    kept = Masks.load(masks) if masks is not None else None
-    counted = cost(module, kept, input_shape=shape)
-    budgets: dict[str, Budget] = {}
-    if method is not None:
-        epochs = load_recipe(recipe).epochs
-        if method in PAPER_PASSES:
-            budgets["paper"] = paper_budget(method, counted.dense, counted.sparse, epochs=epochs, images=images)
-        batches = pruning_data(method_named(method), loaded, seed=model.seed) if loaded else None
-        budgets["evaluated"] = measured_budget(
-            module, method, epochs=epochs, images=images, input_shape=shape, data=batches
-        )
+    images = images or (len(loaded.train) if loaded else 50_000)
+    rows = budget_rows(
+        module,
+        names,
+        shares,
+        epochs=epochs,
+        images=images,
+        options=lambda method: fitting(method, method_options),
+        data=lambda method: pruning_data(method_named(method), loaded, seed=model.seed) if loaded else None,
+        input_shape=shape,
+        seed=model.seed,
+    )
+    result = {
+        "model": model.model,
+        "input_shape": list(shape),
+        "data": data,
+        "seed": model.seed,
+        "epochs": epochs,
+        "images": images,
+        "rows": [row.values() for row in rows],
+    }
+    if out is not None:
+        with new_folder(out) as folder:
+            write_json(folder / "cost.json", result)
+            write_atomically(folder / "cost.csv", to_csv(rows))
     if json:
-        result: dict[str, Any] = {
-            "model": model.model,
-            "input_shape": list(shape),
-            "dense_flops": counted.dense,
-            "inference_flops": counted.sparse,
-            "layers": [asdict(layer) for layer in counted.layers],
-        }
-        if budgets:
-            result["budgets"] = {name: {**asdict(b), "total": b.total} for name, b in budgets.items()}
         print_json(result)
         return
-    if budgets:
-        _print_budgets(budgets, counted)
+    print_budgets(rows, f"{epochs} epochs of {images:,} images")
+    if out is not None:
+        stdout.print(f"Wrote cost.json and cost.csv in {out}", highlight=False)
+
+
+def _show_layers(model: ModelArguments, data: Dataset | None, masks: Path | None, json: bool) -> None:
+    module, shape = model.build(data)
+    counted = cost(module, Masks.load(masks) if masks is not None else None, input_shape=shape)
+    if json:
+        print_json(
+            {
+                "model": model.model,
+                "input_shape": list(shape),
+                "dense_flops": counted.dense,
+                "inference_flops": counted.sparse,
+                "layers": [asdict(layer) for layer in counted.layers],
+            }
+        )
     else:
-        _print_layers(counted, masked=kept is not None)
+        _print_layers(counted, masked=masks is not None)
 
 
 def _print_layers(counted: Cost, *, masked: bool) -> None:
@@ -85,15 +131,3 @@ def _print_layers(counted: Cost, *, masked: bool) -> None:
             row += [f"{layer.sparse:,}", f"{layer.sparse / layer.dense:.2%}" if layer.dense else "–"]
         table.add_row(*row)
     stdout.print(table)
-
-
-def _print_budgets(budgets: dict[str, Budget], counted: Cost) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("multiply-adds")
-    titles = {"paper": "paper's counting", "evaluated": "evaluated here"}
-    for name in budgets:
-        table.add_column(titles[name], justify="right")
-    for row in ("inference", "pruning", "training", "total"):
-        table.add_row(row, *(f"{getattr(budget, row):.3g}" for budget in budgets.values()))
-    stdout.print(table)
-    stdout.print(f"\nOne dense inference: {counted.dense:,}", highlight=False)

@@ -1,52 +1,69 @@
 """``ntksap diagnose``."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.table import Table
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import Positional
 
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.options import ModelArguments
 from ntksap.diagnosis import Diagnosis, diagnose
+from ntksap.kernel_change import KernelChange
 from ntksap.masks import Masks
 from ntksap.report.figures import diagnosis_figure
 
 
 def run_diagnose(
     masks: Annotated[Positional[Path], tyro.conf.arg(metavar="MASKS")],
-    model: OmitArgPrefixes[ModelArguments] = ModelArguments(model=""),  # noqa: B008 (frozen)
+    model: Annotated[str | None, tyro.conf.arg(metavar="NAME|PACKAGE.MODULE:FACTORY")] = None,
+    classes: int | None = None,
+    input_shape: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="C H W")] = None,
+    seed: int | None = None,
+    kernel: bool = True,
     picture: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Look at masks before training: what is left of each layer, what of it is used, and what it will cost.
+    """Look at masks before training: what is left of each layer, what of it is used, what it will cost, and how it
+    changes the neural tangent kernel, which decides how fast training begins.
 
     Args:
         masks: A mask file.
-        model: The model the masks are for; what is written in the file by default.
-        picture: Draw the layers to this file (png, svg or pdf).
+        model: The model the masks are for. By default this and the next three are what is written in the file.
+        classes: Number of classes.
+        input_shape: Shape of one input.
+        seed: Decides the initial weights that the kernel is computed at, and its noise inputs.
+        kernel: Compare the neural tangent kernel with the dense network's (seconds; skipped for very large models).
+        picture: Draw the layers, and the eigenvalues of both kernels, to this file (png, svg or pdf).
         json: Print one JSON object.
     """
     loaded = Masks.load(masks)
-    chosen = model if model.model else replace(model, model=loaded.info.get("model", "resnet20"))
-    shape = chosen.input_shape or loaded.info.get("input_shape")
-    classes = chosen.classes or loaded.info.get("classes")
-    module, shape = replace(chosen, input_shape=tuple(shape) if shape else None, classes=classes).build()
-    found = diagnose(module, loaded, input_shape=shape)
+    info = loaded.info
+    shape = input_shape or info.get("input_shape")
+    chosen = ModelArguments(
+        model=model or info.get("model", "resnet20"),
+        classes=classes or info.get("classes"),
+        input_shape=tuple(shape) if shape else None,
+        seed=info.get("seed", 0) if seed is None else seed,
+    )
+    module, shape = chosen.build()
+    found = diagnose(module, loaded, input_shape=shape, kernel=kernel, seed=chosen.seed)
     if picture is not None:
         diagnosis_figure(found, f"{chosen.model}: {masks}").savefig(picture)
     if json:
         print_json(
             {
                 "model": chosen.model,
+                "seed": chosen.seed,
                 "sparsity": found.sparsity,
                 "effective_sparsity": found.effective_sparsity,
                 "collapsed": found.collapsed,
                 "disconnected": found.disconnected,
                 "dense_flops": found.dense_flops,
                 "inference_flops": found.inference_flops,
+                "kernel": _facts(found.kernel),
                 "sentences": found.sentences(),
                 "layers": [asdict(layer) for layer in found.layers],
             }
@@ -55,6 +72,20 @@ def run_diagnose(
     stdout.print(_table(found))
     stdout.print()
     print_sentences(found)
+
+
+def _facts(change: KernelChange | str | None) -> dict[str, Any] | None:
+    if not isinstance(change, KernelChange):
+        return None if change is None else {"skipped": change}
+    return {
+        "inputs": change.dense.num_inputs,
+        "outputs": change.dense.num_outputs,
+        "distance": change.distance,
+        "shape_distance": change.shape_distance,
+        "typical_factor": change.typical_factor,
+        "dense_eigenvalues": change.dense.eigenvalues.tolist(),
+        "eigenvalues": change.pruned.eigenvalues.tolist(),
+    }
 
 
 def print_sentences(found: Diagnosis) -> None:

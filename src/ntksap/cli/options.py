@@ -12,6 +12,7 @@ from torch import nn
 from ntksap import models
 from ntksap.data import Dataset
 from ntksap.errors import InputError
+from ntksap.methods import METHODS, method_named
 from ntksap.seeds import global_seed
 
 
@@ -83,6 +84,15 @@ class DataArguments:
 def listed(text: str) -> list[str]:
     """Return the parts of a text with commas between them."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def chosen_methods(text: str, data: str | None) -> list[str]:
+    """Return the names in ``text``, or all; raise if one is unknown, or needs data where there is none."""
+    names = list(METHODS) if text == "all" else listed(text)
+    for name in names:
+        if not method_named(name).data_free and data is None:
+            raise InputError(f"method {name!r} needs labelled data: add --data, or leave it out of --methods")
+    return names
 
 
 def numbers(kind: type[Any], what: str, text: str) -> list[Any]:

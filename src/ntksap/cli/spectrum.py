@@ -16,14 +16,14 @@ from tyro.conf import OmitArgPrefixes
 from ntksap.api import prune
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.during import during_figure, print_during, spectra_during
-from ntksap.cli.options import ModelArguments, fresh_folder, listed, numbers
+from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
 from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.cli.progress import bars
 from ntksap.data import Dataset, load
 from ntksap.errors import InputError
 from ntksap.files import new_folder, write_json
 from ntksap.masks import Masks
-from ntksap.methods import METHODS, method_named
+from ntksap.methods import method_named
 from ntksap.net import Net
 from ntksap.ntk import ntk
 from ntksap.pruning_data import pruning_data
@@ -77,9 +77,9 @@ def run_spectrum(
         _write(out, "during", found, during_figure(found))
         print_json(found) if json else print_during(found)
         return
-    names = list(METHODS) if methods == "all" else listed(methods)
+    names = chosen_methods(methods, data)
     shares = numbers(float, "sparsities", sparsities)
-    _check(names, shares, inputs, data)
+    _check(shares, inputs)
     if out is not None:
         fresh_folder(out)
     loaded = load(data, data_dir) if data else None
@@ -156,11 +156,8 @@ def _write(out: Path | None, name: str, result: dict[str, Any], figure: Figure) 
             figure.savefig(folder / f"{name}.{kind}", metadata={"Date": None} if kind == "svg" else None)
 
 
-def _check(methods: list[str], sparsities: list[float], inputs: int, data: str | None) -> None:
+def _check(sparsities: list[float], inputs: int) -> None:
     """Raise before the work begins, not after the first kernels."""
-    for name in methods:
-        if not method_named(name).data_free and data is None:
-            raise InputError(f"method {name!r} needs data: add --data, or leave it out of --methods")
     for sparsity in sparsities:
         density_of(sparsity)
     if inputs < 1:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from ntksap.diagnosis import Diagnosis
+from ntksap.kernel_change import KernelChange
 from ntksap.masks import Masks
 from ntksap.report.table import Cell
 from ntksap.settings import DENSE
@@ -100,11 +101,17 @@ def densities_figure(masks: Mapping[str, Masks], title: str) -> Figure:
 
 
 def diagnosis_figure(found: Diagnosis, title: str) -> Figure:
-    """Draw how many weights each layer keeps, and how many of those lie on a path from input to output."""
+    """Draw how many weights each layer keeps, how many of those lie on a path, and the eigenvalues if it has them."""
     with mpl.rc_context(STYLE):
         names = [layer.name.removesuffix(".weight") for layer in found.layers]
-        figure = Figure(figsize=(7.2, 1.2 + 0.24 * len(names)), layout="constrained")
-        axes = figure.subplots()
+        high = 1.2 + 0.24 * len(names)
+        if isinstance(found.kernel, KernelChange):
+            figure = Figure(figsize=(10.8, max(high, 3.4)), layout="constrained")
+            axes, beside = figure.subplots(1, 2, width_ratios=(2, 1))
+            _kernel_axes(beside, found.kernel)
+        else:
+            figure = Figure(figsize=(7.2, high), layout="constrained")
+            axes = figure.subplots()
         places = range(len(names))
         kept = [100 * layer.kept / layer.total for layer in found.layers]
         used = [100 * layer.used / layer.total for layer in found.layers]
@@ -122,8 +129,18 @@ def diagnosis_figure(found: Diagnosis, title: str) -> Figure:
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_title(title, loc="left", fontsize=10)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
         return figure
+
+
+def _kernel_axes(axes: Axes, change: KernelChange) -> None:
+    for kernel, name, colour in ((change.dense, DENSE, "black"), (change.pruned, "pruned", "#d62728")):
+        values = kernel.eigenvalues[: kernel.rank].tolist()  # zeros cannot be drawn
+        axes.plot(range(1, len(values) + 1), values, color=colour, label=name)
+    axes.set_yscale("log")
+    axes.set_xlabel("index of the eigenvalue")
+    axes.set_title(f"NTK eigenvalues, {change.dense.num_inputs} noise inputs", loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
 
 
 def _sparsity_axis(axes: Axes, sparsities: Sequence[float]) -> None:
