@@ -18,7 +18,7 @@ LEVELS = [
     ["layers", "initialisers", "models"],
     ["net", "attachment"],
     ["probe", "masks", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
-    ["diagnosis", "jacobian", "lanczos"],
+    ["taps", "diagnosis", "jacobian", "lanczos"],
     ["ntk"],
     ["pruning"],
     ["methods"],
