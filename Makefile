@@ -9,7 +9,7 @@ OTHER  := .venv-neural-tangents
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow browser lint format clean
+.PHONY: help install demo bench test test-slow browser lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,6 +24,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: install  ## compare all methods on handwritten digits: table, figure, and where they are
 	$(BIN)/ntksap compare --data digits --model resnet8 --methods all --sparsities 0.8,0.95,0.98 --epochs 10 --out demo
+
+bench: install  ## time every job (JOB=name: one) against its textbook version: table, JSON, page
+	$(BIN)/python -m benchmarks $(JOB)
+	$(BIN)/python -m benchmarks.page
 
 test: install lint  ## lint, types, and every test that takes seconds
 	$(PYTEST) -m 'not slow' --doctest-modules src tests

@@ -15,11 +15,11 @@ SOURCE = ROOT / "src" / "ntksap"
 
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
-    ["errors", "seeds", "files", "machine", "toml", "_version"],
+    ["errors", "seeds", "files", "machine", "threshold", "toml", "_version"],
     ["layers", "initialisers", "models"],
     ["net", "attachment"],
     ["probe", "masks", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
-    ["jacobian", "lanczos"],
+    ["taps", "jacobian", "lanczos"],
     ["ntk"],
     ["kernel_change"],
     ["diagnosis"],

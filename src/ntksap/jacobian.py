@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,25 @@ from ntksap.layers import Selectors
 from ntksap.masks import Masks
 from ntksap.net import Inputs, Net, Norm
 from ntksap.probe import Probe, map_tensors
+from ntksap.seeds import generator_of
+from ntksap.taps import Taps, derivatives
 
 Piece: TypeAlias = tuple[str, Tensor]
 """Columns of J that belong to one weight tensor: its name, and positions in the flattened tensor."""
+
+Place: TypeAlias = tuple[str, slice | Tensor]
+"""The same, positions without a gap as a slice."""
+
+_OUTPUTS_AT_A_TIME = 16
+_TAP_MIB = 64
+"""What the tapped derivatives of a group of inputs may take."""
+
+
+class Plan(NamedTuple):
+    """How rows of J are made: the inputs in groups, and taps if their rows come from those."""
+
+    groups: list[Inputs]
+    taps: Taps | None
 
 
 class Jacobian:
@@ -112,46 +128,111 @@ class Jacobian:
         if block:
             yield block
 
-    def columns(self, pieces: list[Piece], groups: list[Inputs], on_group: Callable[[], object]) -> Tensor:
-        """Return these columns of J (rows × width), from one reverse pass per row through the group it belongs to."""
+    def columns(self, pieces: list[Piece], plan: Plan, on_input: Callable[[], object]) -> Tensor:
+        """Return these columns of J (rows × width), a group of inputs at a time."""
         block = torch.zeros(self.rows, sum(len(p) for _, p in pieces), dtype=self.net.dtype, device=self.net.device)
-        leaves = [self.weights[name] for name, _ in pieces]
-        row = 0
-        for group in groups:
-            for value in self.values(self.weights, group):
-                if value.requires_grad:
-                    # Only these leaves are asked for, so that the pass stops at the first of them.
-                    gradients = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
-                    parts = [g.flatten()[p] for g, (_, p) in zip(gradients, pieces, strict=True)]
-                    torch.cat(parts, out=block[row])
-                row += 1
-            on_group()
+        fill = self._fill_row_by_row if plan.taps is None else self._fill_by_taps
+        places = [(name, _as_slice(positions)) for name, positions in pieces]
+        filled = 0
+        for group in plan.groups:
+            for rows in fill(block[filled:], places, plan, group):
+                filled += rows
+                on_input()
         return block
 
-    def groups(self) -> list[Inputs]:
-        """Return the inputs one by one if the module treats each by itself, else all of them as one group.
+    def plan(self) -> Plan:
+        """Find the fastest way to the rows of J that gives the right ones for this module.
 
-        Found by comparing outputs. A module that mixes inputs (BatchNorm that keeps no statistics, attention over the
-        batch) has an exact kernel too, n times slower, since each reverse pass goes through all inputs.
+        Found by trial. Where inputs do not go through the module by themselves (BatchNorm that keeps no statistics,
+        attention over the batch), they are one group, each row a reverse pass through all of them. Where they do, but
+        a weight is used otherwise than by linear and convolution layers on (n, …), a row is a reverse pass through one
+        input. Else `Taps` give the rows of many inputs from k reverse passes.
         """
         count = self.num_inputs
-        apart: list[Inputs] = [_single(self.inputs, index, count) for index in range(count)]
         with torch.no_grad():
-            whole = self.values(self.weights)
-            try:
-                parts = torch.cat([self.values(self.weights, single) for single in apart])
-            except Exception:  # whatever a module raises that cannot do one input; it just did all of them
-                return [self.inputs]
+            whole = self.values(self.weights).view(count, -1)
+        if not all(self._alone(index, whole) for index in {index * (count - 1) // 7 for index in range(8)}):
+            return Plan([self.inputs], None)
+        taps = Taps(self.net)
+        size = self._trial(taps) if taps.cover(self.net.prunable) else 0
+        step = min(size, count) or 1
+        return Plan(
+            [part_of(self.inputs, start, start + step, count) for start in range(0, count, step)],
+            taps if size else None,
+        )
+
+    def _fill_row_by_row(self, block: Tensor, places: list[Place], plan: Plan, group: Inputs) -> Iterator[int]:
+        """One reverse pass per row; yields how many rows it wrote."""
+        leaves = [self.weights[name] for name, _ in places]
+        values = self.values(self.weights, group)
+        for row, value in zip(block, values, strict=False):
+            if value.requires_grad:
+                # Only these leaves are asked for, so that the pass stops at the first of them.
+                gradients = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
+                torch.cat([g.flatten()[p] for g, (_, p) in zip(gradients, places, strict=True)], out=row)
+        yield len(values)
+
+    def _fill_by_taps(self, block: Tensor, places: list[Place], plan: Plan, group: Inputs) -> Iterator[int]:
+        """A reverse pass per output for all inputs of the group; yields how many rows it wrote."""
+        assert plan.taps is not None
+        with plan.taps.listening() as calls:
+            values = self.values(self.weights, group)
+        outputs = values.view(-1, self.rows // self.num_inputs)
+        grid = block[: len(values)].view(*outputs.shape, block.shape[1])
+        names = [name for name, _ in places]
+        for first in range(0, outputs.shape[1], _OUTPUTS_AT_A_TIME):
+            some = slice(first, first + _OUTPUTS_AT_A_TIME)
+            for index, found in derivatives(outputs[:, some], calls, names):
+                column = 0
+                for name, place in places:
+                    width = place.stop - place.start if isinstance(place, slice) else len(place)
+                    if name in found:
+                        grid[index, some, column : column + width] = found[name].flatten(1)[:, place]
+                    column += width
+        yield from [outputs.shape[1]] * len(outputs)
+
+    def _alone(self, index: int, whole: Tensor) -> bool:
+        """Return whether input ``index`` by itself has the outputs that it has among all inputs, ``whole`` (n, k)."""
+        try:
+            with torch.no_grad():
+                alone = self.values(self.weights, part_of(self.inputs, index, index + 1, len(whole)))
+        except Exception:  # whatever a module raises that cannot do one input; it just did all of them
+            return False
         close = math.sqrt(torch.finfo(whole.dtype).eps) * whole.abs().max()
-        alike = parts.shape == whole.shape and bool((parts - whole).abs().max() <= close)
-        return apart if alike else [self.inputs]
+        return alone.shape == whole[index].shape and bool((alone - whole[index]).abs().max() <= close)
+
+    def _trial(self, taps: Taps) -> int:
+        """Return how many inputs to tap at a time, 0 if taps do not give the derivatives that autograd gives."""
+        count, k = self.num_inputs, self.rows // self.num_inputs
+        first, last = max(0, count - 2), count - 1
+        mix = torch.randn(k, generator=generator_of("taps")).to(self.net.device, self.net.dtype)
+        scalar = self.values(self.weights, part_of(self.inputs, last, count, count)) @ mix
+        expected = self.net.gradient(scalar, self.weights)
+        with taps.listening() as calls:
+            values = self.values(self.weights, part_of(self.inputs, first, count, count))
+        outputs = values.view(-1, k) @ mix[:, None]
+        if any(len(call.entered) != len(outputs) or len(call.left) != len(outputs) for call in calls):
+            return 0
+        found = dict(derivatives(outputs, calls, self.net.prunable)).get(last - first, {})
+        wrong = sum(float((found[n][0] - e if n in found else e).square().sum()) for n, e in expected.items())
+        size = sum(float(e.square().sum()) for e in expected.values())
+        if not math.sqrt(wrong) <= 10 * math.sqrt(torch.finfo(values.dtype).eps * size):
+            return 0
+        floats = sum(call.left.numel() for call in calls) / len(outputs) * (min(k, _OUTPUTS_AT_A_TIME) + 4)
+        return max(1, int(_TAP_MIB * 2**20 / (1 + floats * values.dtype.itemsize)))
 
 
-def _single(inputs: Inputs, index: int, count: int) -> Inputs:
-    """Return input ``index`` of ``count``: a slice of each tensor that has one entry per input; all else as it is."""
+def part_of(inputs: Inputs, start: int, stop: int, count: int) -> Inputs:
+    """Return some of ``count`` inputs: a slice of each tensor that has one entry per input; all else as it is."""
 
     def part(tensor: Tensor) -> Tensor:
-        return tensor[index : index + 1] if tensor.dim() and tensor.shape[0] == count else tensor
+        return tensor[start:stop] if tensor.dim() and tensor.shape[0] == count else tensor
 
-    single: Inputs = map_tensors(inputs, part)
-    return single
+    some: Inputs = map_tensors(inputs, part)
+    return some
+
+
+def _as_slice(positions: Tensor) -> slice | Tensor:
+    """Return increasing positions as a slice if there is no gap between them, since a slice is copied faster."""
+    first, last = int(positions[0]), int(positions[-1])
+    return slice(first, last + 1) if last - first + 1 == len(positions) else positions

@@ -112,6 +112,11 @@ class Net:
         names = [f"{path}.{key}" if path else key for path, norm in self._norms.items() for key in norm._buffers]
         return {name: self._buffers[name] for name in names if name in self._buffers}
 
+    def users(self) -> list[tuple[str, nn.Module]]:
+        """Return (name, layer) for each layer of the private copy whose ``weight`` is prunable; tied ones share it."""
+        places = [(*place.rpartition("."), name) for place, name in self._places.items() if name in self.prunable]
+        return [(name, self._skeleton.get_submodule(path)) for path, _, key, name in places if key == "weight"]
+
     def leaves(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ``weights`` with the prunable ones replaced by differentiable leaves w = θ⊙m."""
         masked = {name: (weights[name] * masks[name]).requires_grad_() for name in self.prunable}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +15,10 @@ from ntksap.seeds import generator_of
 from ntksap.spectrum import Kernel
 
 _GRAM_COLUMNS = 4096
-"""Columns of J that are multiplied at a time, in float64."""
+"""Columns of J that are multiplied at a time; the products are added up in float64."""
+
+_IN_FLOAT64 = 2 * 10**10
+"""Multiply-adds of J Jᵀ up to which they are done in float64, about a second; more of them in the dtype of J."""
 
 
 class Estimate(NamedTuple):
@@ -29,15 +33,17 @@ def ntk(
     inputs: Inputs,
     masks: Mapping[str, Tensor] | None = None,
     *,
-    memory_mib: float = 256,
+    memory_mib: float = 384,
     on_progress: Callable[[int, int], object] | None = None,
     **settings: Any,
 ) -> Kernel:
     """Return the empirical NTK of ``model`` under ``masks``: Θ = J diag(m) Jᵀ, J = ∂f(inputs; w)/∂w at w = θ⊙m.
 
-    Exact for any module. J is made some columns at a time and added up in float64, so that memory holds Θ, the
-    activations of one input and ``memory_mib`` of J. Time goes with n·k·(passes), where passes = size of J ÷
-    ``memory_mib``; a sparse net has few columns and needs one.
+    Exact for any module. J is made some columns at a time and its products are added up in float64, so that memory
+    holds Θ, the derivatives of some inputs and ``memory_mib`` of J. Time goes with n·k·(passes), where passes = size of
+    J ÷ ``memory_mib``, and with (n·k)²·(columns of J); a sparse net has few columns and needs one pass. J is multiplied
+    in float64 up to (n·k)²·(columns) = 2e10, beyond that in its own dtype. In float32 that moves eigenvalues
+    by about 1e-9 of the largest; `Kernel.floor` counts it in.
 
     Args:
         model, inputs, masks: as in `Jacobian`; the model is not changed.
@@ -55,10 +61,11 @@ def ntk(
     if memory_mib <= 0:
         raise InputError(f"memory_mib must be above 0, not {memory_mib}")
     jacobian = Jacobian(model, inputs, masks, **settings)
-    groups = jacobian.groups()
+    plan = jacobian.plan()
     width = max(1, int(memory_mib * 2**20) // (jacobian.rows * jacobian.net.dtype.itemsize))
-    passes = math.ceil(sum(int(mask.sum()) for mask in jacobian.masks.values()) / width)
-    done, total = 0, passes * len(groups)
+    columns = sum(int(mask.sum()) for mask in jacobian.masks.values())
+    passes = math.ceil(columns / width)
+    done, total = 0, passes * (jacobian.num_inputs if plan.taps else len(plan.groups))
 
     def step() -> None:
         nonlocal done
@@ -66,16 +73,29 @@ def ntk(
         if on_progress is not None:
             on_progress(done, total)
 
+    precise = jacobian.rows**2 * columns <= _IN_FLOAT64
     matrix = torch.zeros(jacobian.rows, jacobian.rows, dtype=torch.float64, device=jacobian.net.device)
     for pieces in jacobian.pieces(width):
-        for part in jacobian.columns(pieces, groups, step).split(_GRAM_COLUMNS, dim=1):
-            wide = part.double()  # in float32, rounding would drown eigenvalues below 1e-7 of the largest
-            matrix.addmm_(wide, wide.T)
+        _add_gram(matrix, jacobian.columns(pieces, plan, step), torch.float64 if precise else jacobian.net.dtype)
     if not matrix.isfinite().all():
         raise InputError(
             "the kernel has NaN or infinite entries: derivatives overflow. Try dtype=torch.float64, or norm='batch'"
         )
-    return Kernel((matrix + matrix.T) / 2, jacobian.num_inputs, jacobian.net.dtype)
+    eps = torch.finfo(jacobian.net.dtype).eps
+    # An error δ in J, relative to its largest singular value, moves an eigenvalue from zero by δ²; one in J Jᵀ by δ.
+    return Kernel((matrix + matrix.T) / 2, jacobian.num_inputs, jacobian.rows * eps**2 if precise else eps)
+
+
+def _add_gram(matrix: Tensor, block: Tensor, dtype: torch.dtype) -> None:
+    """Add block blockᵀ to ``matrix``, computed in ``dtype`` for some columns at a time."""
+    for part in block.split(_GRAM_COLUMNS, dim=1):
+        wide = part.to(dtype)
+        if wide.device.type == "cpu":
+            array = wide.numpy()
+            with np.errstate(all="ignore"):  # whoever calls it looks at the sum
+                matrix += torch.from_numpy(array @ array.T)  # numpy computes one half of such a product, torch both
+        else:
+            matrix += wide @ wide.T
 
 
 def ntk_vector_product(

@@ -18,12 +18,12 @@ class Kernel:
     Args:
         matrix: Θ (n·k × n·k), float64, symmetric; row i·k + c is output c of input i.
         num_inputs: n.
-        dtype: the precision that derivatives were computed in; it decides what counts as zero.
+        rounding: what rounding may make of an eigenvalue 0, relative to the largest one.
     """
 
     matrix: Tensor
     num_inputs: int
-    dtype: torch.dtype = torch.float64
+    rounding: float = 0.0
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -46,13 +46,9 @@ class Kernel:
 
     @property
     def floor(self) -> float:
-        """What an eigenvalue must exceed to differ from zero: n·k times the rounding error of the largest.
-
-        The product J Jᵀ is made in float64. An error δ in J, relative to its largest singular value, moves an
-        eigenvalue from zero by δ² only.
-        """
-        rounding = max(torch.finfo(torch.float64).eps, torch.finfo(self.dtype).eps ** 2)
-        return len(self) * rounding * max(float(self.eigenvalues[0]), 0.0)
+        """What an eigenvalue must exceed to differ from zero: `rounding`, or n·k·ε for their own computation."""
+        relative = max(self.rounding, len(self) * torch.finfo(torch.float64).eps)
+        return relative * max(float(self.eigenvalues[0]), 0.0)
 
     @property
     def rank(self) -> int:

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ntksap import InputError, ScoreError, select
+from ntksap.threshold import nth_largest
 
 # few distinct values, so that ties are everywhere
 layers = st.dictionaries(
@@ -99,6 +100,39 @@ def test_impossible_requests():
         select(scores, 5, floor=3)
     with pytest.raises(InputError, match="scope"):
         select(scores, 5, scope="block")
+
+
+# signs, zeros of both signs, neighbours, the smallest and the largest numbers there are
+extremes = [0.0, -0.0, 1.0, -1.0, 1.0 + 2**-23, 1.0 + 2**-52, 5e-324, -5e-324, 1e-45, 1e-310, 3e38, -3e38, 1.7e308]
+
+
+@given(st.data())
+def test_the_threshold_is_that_of_a_sort(data):
+    kind = data.draw(st.sampled_from([np.float32, np.float64]))
+    numbers = st.sampled_from(extremes) | st.floats(-1e30, 1e30)
+    drawn = data.draw(st.lists(st.lists(numbers, max_size=8), min_size=1, max_size=4).filter(any))
+    with np.errstate(over="ignore"):
+        values = [np.nan_to_num(np.array(part, np.float64).astype(kind)) for part in drawn]
+    free = [data.draw(st.none() | st.just(np.arange(v.size) % 3 > 0)) for v in values]
+    pool = np.sort(np.concatenate([v if f is None else v[f] for v, f in zip(values, free, strict=True)]))[::-1]
+    for count in range(1, pool.size + 1):
+        found = nth_largest(values, free, count)
+        assert found.dtype == kind
+        assert found == pool[count - 1]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_threshold_of_more_values_than_are_counted_at_a_time(kind):
+    values = np.random.default_rng(0).normal(size=300_001).astype(kind)
+    free = np.arange(values.size) % 7 > 2
+    for count in (1, 1000, 150_000):
+        assert nth_largest([values], [None], count) == np.sort(values)[-count]
+        assert nth_largest([values], [free], count) == np.sort(values[free])[-count]
+
+
+def test_scores_of_different_precision_are_ranked_together():
+    scores = {"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 1.0 + 2**-40], dtype=torch.float64)}
+    assert {n: m.tolist() for n, m in select(scores, 3).items()} == {"a": [False, True], "b": [True, True]}
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The kernel, whole and times a vector, against the explicit Jacobian, in float64."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -174,11 +175,89 @@ def test_float32_is_near_float64_and_the_gram_matrix_is_float64_in_either():
     module, inputs, masks = setting("residual")
     exact, single = ntk(module, inputs, masks), ntk(module, inputs, masks, dtype=torch.float32)
     assert single.matrix.dtype == exact.matrix.dtype == torch.float64
-    assert (single.dtype, exact.dtype) == (torch.float32, torch.float64)
+    assert exact.rounding < single.rounding < 1e-11
     difference = (single.matrix - exact.matrix).abs().max() / exact.matrix.abs().max()
     assert 0 < difference < 1e-5
     smallest = float(exact.eigenvalues[exact.rank - 1])
     assert float(single.eigenvalues[exact.rank - 1]) == pytest.approx(smallest, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_kernel_of_products_in_the_dtype_of_the_derivatives_is_as_singular_as_it_says(dtype, monkeypatch):
+    monkeypatch.setattr(sys.modules["ntksap.ntk"], "_IN_FLOAT64", 0)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(20, 400), nn.ReLU(), nn.Linear(400, 40), nn.ReLU(), nn.Linear(40, 3))
+    inputs = torch.randn(5, 20)[[0, 1, 2, 3, 4, 0, 1]]
+    kernel = ntk(module, inputs, dtype=dtype)
+    dense = {n: torch.ones(p.shape).bool() for n, p in module.named_parameters() if p.dim() > 1}
+    exact = explicit_ntk(module.double(), inputs.double(), dense)
+    assert kernel.rank == 15
+    assert kernel.rounding == torch.finfo(dtype).eps
+    difference = torch.linalg.eigvalsh(kernel.matrix) - torch.linalg.eigvalsh(exact)
+    assert difference.abs().max() < 10 * torch.finfo(dtype).eps * kernel.eigenvalues[0]
+
+
+class Turned(nn.Module):
+    """A layer that is applied to (places, inputs, …), as attention has it; with as many places as inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.inside(x.transpose(0, 1)).transpose(0, 1)).mean(1))
+
+
+class Twice(nn.Module):
+    """A weight that a layer uses, and a function too; and ReLU in place behind a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.head = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        y = torch.relu_(self.inside(x))
+        return self.head(y + x @ self.inside.weight)
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.head = nn.Conv1d(2, 4, 2, stride=2, groups=2), nn.Linear(8, 3)
+
+    def forward(self, x):
+        y = torch.relu_(self.inside(x))
+        return self.head(y.flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "tapped"), [(Turned, (4, 4, 5), False), (Twice, (4, 5), False), (InPlace, (4, 2, 4), True)]
+)
+def test_whether_layers_are_tapped_is_found_by_trial_and_the_kernel_is_exact_either_way(make, shape, tapped):
+    torch.manual_seed(1)
+    module, inputs = make().double(), torch.randn(shape, dtype=torch.float64)
+    masks = {n: torch.rand(p.shape) < 0.7 for n, p in module.named_parameters() if p.dim() > 1}
+    assert (Jacobian(module, inputs, masks).plan().taps is not None) is tapped
+    torch.testing.assert_close(
+        ntk(module, inputs, masks).matrix, explicit_ntk(module, inputs, masks), rtol=1e-9, atol=1e-12
+    )
+
+
+@each_case
+def test_taps_serve_every_case_but_attention_and_what_an_embedding_shares(case):
+    module, inputs, masks = setting(case)
+    assert (Jacobian(module, inputs, masks).plan().taps is None) is (case == "attention")
+
+
+def test_many_outputs_and_groups_of_inputs_that_do_not_divide_evenly(monkeypatch):
+    monkeypatch.setattr("ntksap.jacobian._TAP_MIB", 0.03)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 37)).double()
+    inputs = torch.randn(7, 1, 5, 5, dtype=torch.float64)
+    masks = {n: torch.rand(p.shape) < 0.5 for n, p in module.named_parameters() if p.dim() > 1}
+    sizes = [len(group) for group in Jacobian(module, inputs, masks).plan().groups]
+    assert sizes == [2, 2, 2, 1]
+    torch.testing.assert_close(ntk(module, inputs, masks).matrix, explicit_ntk(module, inputs, masks))
 
 
 def test_a_weight_without_a_mask_is_kept_and_a_mask_for_nothing_prunable_is_an_error():

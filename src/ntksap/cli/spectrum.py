@@ -45,7 +45,7 @@ def run_spectrum(
     inputs: int = 100,
     norm: Literal["batch", "running"] = "batch",
     dtype: Literal["float32", "float64"] = "float32",
-    memory_mib: float = 256,
+    memory_mib: float = 384,
     during: Path | None = None,
     out: Path | None = None,
     json: bool = False,

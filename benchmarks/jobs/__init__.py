@@ -1,0 +1,14 @@
+"""The jobs, one line each: name → factory, so that a job that is not asked for costs nothing."""
+
+from collections.abc import Callable
+
+from benchmarks.harness import Job
+from benchmarks.jobs import pruning
+
+JOBS: dict[str, Callable[[], Job]] = {
+    "ntk-sap-resnet20": pruning.ntk_sap_resnet20,
+    "ntk-sap-vgg16": pruning.ntk_sap_vgg16,
+    "synflow-resnet20": pruning.synflow_resnet20,
+    "iterative-snip-resnet20": pruning.iterative_snip_resnet20,
+    "grasp-resnet20": pruning.grasp_resnet20,
+}

@@ -1,0 +1,95 @@
+"""The pruning jobs: masks from both sides, compared weight by weight and layer by layer."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+import ntksap
+from benchmarks import textbook
+from benchmarks.harness import Job
+from ntksap import models
+
+CIFAR = (3, 32, 32)
+DENSITY = 1 - 0.982
+
+
+def agreement(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
+    """Shared kept weights over all kept ones, and the largest relative difference of a layer's density.
+
+    Only layers with more than 1000 kept weights count for the latter, as smaller ones differ by chance.
+    """
+    shared = sum(int((first[name] & second[name]).sum()) for name in first)
+    either = sum(int((first[name] | second[name]).sum()) for name in first)
+    gaps = [abs(float(second[n].sum() / first[n].sum()) - 1) for n in first if int(first[n].sum()) > 1000]
+    return {"shared": shared / either, "layer_density_gap": max(gaps, default=0.0)}
+
+
+def images(classes: int = 10) -> list[tuple[Tensor, Tensor]]:
+    """100 pictures of 32×32 with labels; the time does not depend on what they show."""
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(100, *CIFAR, generator=generator), torch.arange(100) % classes)]
+
+
+def ntk_sap_resnet20() -> Job:
+    model = models.build("resnet20", seed=0)
+    return Job(
+        "ntk-sap-resnet20",
+        "NTK-SAP, ResNet-20, T=20, R=5, 100 inputs, to 98.20 %",
+        "≥ 3× with bf16, ≥ 1.7× in fp32",
+        lambda: textbook.prune(model, DENSITY, 20, textbook.ntk_sap, CIFAR, 5, 100, 0),
+        lambda: ntksap.prune(model, 1 - DENSITY, "ntk-sap", input_shape=CIFAR),
+        agreement,
+        repeats=2,
+    )
+
+
+def ntk_sap_vgg16() -> Job:
+    model = models.build("vgg16-bn", seed=0)
+    return Job(
+        "ntk-sap-vgg16",
+        "NTK-SAP, VGG-16-BN, 5 rounds of 4×256 inputs",
+        "≥ 3× with bf16, ≥ 1.7× in fp32",
+        lambda: textbook.prune(model, 0.1, 5, textbook.ntk_sap, CIFAR, 4, 256, 0),
+        lambda: ntksap.prune(model, 0.9, "ntk-sap", input_shape=CIFAR, rounds=5, draws=4, batch=256),
+        agreement,
+        repeats=2,
+    )
+
+
+def synflow_resnet20() -> Job:
+    model = models.build("resnet20", seed=0)
+    return Job(
+        "synflow-resnet20",
+        "SynFlow, ResNet-20, T=100",
+        "≥ 3×",
+        lambda: textbook.prune(model, DENSITY, 100, textbook.synflow, CIFAR),
+        lambda: ntksap.prune(model, 1 - DENSITY, "synflow", input_shape=CIFAR),
+        agreement,
+        repeats=5,
+    )
+
+
+def iterative_snip_resnet20() -> Job:
+    model, batches = models.build("resnet20", seed=0), images()
+    return Job(
+        "iterative-snip-resnet20",
+        "Iterative SNIP, ResNet-20, T=100, 100 samples",
+        "≥ 2.5×",
+        lambda: textbook.prune(model, DENSITY, 100, textbook.snip, batches),
+        lambda: ntksap.prune(model, 1 - DENSITY, "iterative-snip", data=batches),
+        agreement,
+    )
+
+
+def grasp_resnet20() -> Job:
+    model, batches = models.build("resnet20", seed=0), images()
+    return Job(
+        "grasp-resnet20",
+        "GraSP, ResNet-20",
+        "≥ 2×",
+        lambda: textbook.prune(model, DENSITY, 1, textbook.grasp, batches),
+        lambda: ntksap.prune(model, 1 - DENSITY, "grasp", data=batches),
+        agreement,
+        repeats=10,
+    )

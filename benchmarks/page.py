@@ -1,0 +1,58 @@
+"""``python -m benchmarks.page``: draw ``benchmarks.png`` and put the table into ``benchmarks.md``, from the JSON."""
+
+import json
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks.__main__ import RESULTS
+from benchmarks.harness import SIDES
+
+BEGIN, END = "<!-- table: python -m benchmarks.page -->", "<!-- end of table -->"
+
+
+def figure(found: dict[str, Any]) -> Figure:
+    """Return one bar per job: how many times the product is as fast as the textbook version."""
+    drawn = Figure(figsize=(9, 1.2 + 0.4 * len(found)), layout="constrained")
+    axes = drawn.add_subplot()
+    bars = axes.barh([result["title"] for result in found.values()], [result["ratio"] for result in found.values()])
+    axes.bar_label(bars, [f"{result['ratio']:.2f}×" for result in found.values()], padding=3)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel("textbook seconds ÷ product seconds (least of each)")
+    return drawn
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the results as a Markdown table."""
+    head = (
+        "job | target | textbook s, least (median) | product s | ratio | peak MiB, textbook | product | agreement | at"
+    )
+    rows = [head.split(" | "), ["---"] * (head.count(" | ") + 1)]
+    for name, result in found.items():
+        sides = [result[side] for side in SIDES]
+        rows.append(
+            [
+                f"{result['title']} (`{name}`)",
+                result["target"],
+                *(f"{side['min']:.3g} ({side['median']:.3g})" for side in sides),
+                f"**{result['ratio']:.2f}×**",
+                *(f"{side['peak_mib']:.0f}" if "peak_mib" in side else "" for side in sides),
+                ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in result["agreement"].items()),
+                f"{result['commit']}, torch {result['torch']}, threads: {result['threads']}, {result['machine']}",
+            ]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main() -> None:
+    found = json.loads(RESULTS.read_text())
+    figure(found).savefig(RESULTS.with_suffix(".png"), dpi=120)
+    page = RESULTS.with_suffix(".md")
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()

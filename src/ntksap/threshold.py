@@ -1,0 +1,69 @@
+"""The value that a number of others reach: found by counting, without sorting or copying them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[Any]
+
+_CHUNK = 2**17
+"""Values at a time, so that what is made of them stays in the cache."""
+
+_DIGIT = 16
+"""Bits that are counted at a time: 2¹⁶ counters."""
+
+
+def nth_largest(values: Sequence[Floats], free: Sequence[Bools | None], count: int) -> np.floating:
+    """Return the ``count``-th largest of the free values of all arrays together, 1 ≤ count ≤ how many there are.
+
+    As unsigned integers of the right kind (`_keys`), floats keep their order. Their upper 16 bits are counted, and the
+    counts say which of these the value sought has; then the next 16 bits of such values are counted, and so on.
+    Two passes for float32, four for float64, in any order of the values and with any number of equal ones.
+
+    Args:
+        values: finite, all of the same type, float32 or float64.
+        free: which of them count; None where all do.
+    """
+    kind = values[0].dtype
+    bits = 8 * kind.itemsize
+    upper = 0  # the bits that are known
+    for shift in range(bits - _DIGIT, -1, -_DIGIT):
+        counts = np.zeros(2**_DIGIT, np.int64)
+        for keys in _chunks(values, free):
+            if shift < bits - _DIGIT:
+                keys = keys[keys >> (shift + _DIGIT) == upper]
+            counts += np.bincount((keys >> shift & 2**_DIGIT - 1).astype(np.intp), minlength=2**_DIGIT)
+        reached = np.cumsum(counts[::-1])  # how many values have a digit of 2¹⁶ − 1 − index or more
+        index = int(np.searchsorted(reached, count))
+        count -= int(reached[index - 1]) if index else 0
+        upper = upper << _DIGIT | 2**_DIGIT - 1 - index
+    found: np.floating = _values(np.array([upper], f"u{kind.itemsize}"), kind)[0]
+    return found
+
+
+def _chunks(values: Sequence[Floats], free: Sequence[Bools | None]) -> Iterator[Integers]:
+    for v, f in zip(values, free, strict=True):
+        for start in range(0, v.size, _CHUNK):
+            part = v[start : start + _CHUNK]
+            yield _keys(part if f is None else part[f[start : start + _CHUNK]])
+
+
+def _keys(values: Floats) -> Integers:
+    """Return unsigned integers in the order of ``values``: the sign bit flipped, or all bits where negative."""
+    signed = (values + 0.0).view(f"i{values.itemsize}")  # −0 + 0 = 0: the two zeros are equal
+    flips = signed >> (8 * values.itemsize - 1)  # all bits where negative
+    flips |= np.iinfo(signed.dtype).min
+    flips ^= signed
+    return flips.view(f"u{values.itemsize}")
+
+
+def _values(keys: Integers, kind: np.dtype[Any]) -> Floats:
+    """Return what `_keys` was given."""
+    signed = keys.view(f"i{kind.itemsize}")
+    flips = ~signed >> (8 * kind.itemsize - 1) | np.iinfo(signed.dtype).min
+    values: Floats = (signed ^ flips).view(kind)
+    return values
