@@ -27,7 +27,9 @@ LEVELS = [
     ["recipe", "checkpoint", "data"],
     ["training", "settings"],
     ["runs", "report"],
-    ["sweep"],
+    ["store"],
+    ["engine", "ray_cluster"],
+    ["sweep", "sweep_ray"],
     ["cli"],
     ["__init__", "__main__"],
 ]

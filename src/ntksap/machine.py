@@ -1,5 +1,6 @@
-"""What the machine tells."""
+"""What the machine tells about itself and this process."""
 
+import os
 import resource
 import sys
 
@@ -12,3 +13,8 @@ def peak_memory_mib() -> float:
         return torch.cuda.max_memory_allocated() / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,21 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ntksap.cli.console import stderr
+from ntksap.engine import Event
 from ntksap.settings import DENSE, Settings
-from ntksap.sweep import Event
 
 
 class Board:
     """What is known of a sweep: done, running, waiting, failed, best so far, time left."""
 
-    def __init__(self, total: int, jobs: int) -> None:
+    def __init__(self, total: int) -> None:
         self.total = total
-        self.jobs = jobs
         self.results: list[dict[str, Any]] = []
         self.failed: list[tuple[Settings, str]] = []
         self.running: dict[str, Event] = {}
         self._began: dict[str, float] = {}
         self._took: list[float] = []
+        self._most = 1  # runs at the same time so far
 
     def add(self, event: Event) -> None:
         """Take note of an event."""
@@ -34,6 +34,7 @@ class Board:
         if event.kind in ("started", "progress"):
             self.running[name] = event
             self._began.setdefault(name, time.monotonic())
+            self._most = max(self._most, len(self.running))
             return
         self.running.pop(name, None)
         if event.kind != "skipped":
@@ -65,7 +66,7 @@ class Board:
         if not self._took:
             return "?"
         rest = self.total - len(self.results) - len(self.failed)
-        seconds = int(rest * sum(self._took) / len(self._took) / self.jobs)
+        seconds = int(rest * sum(self._took) / len(self._took) / self._most)
         return f"{seconds // 3600}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
 
     def _best(self) -> str:
