@@ -104,7 +104,8 @@ def _write(
     write_atomically(out / "table.csv", to_csv(table))
     errors = [{"run": settings.name, "error": error} for settings, error in failed]
     write_json(out / "results.json", {"results": results, "failed": errors})
-    build_report(out)
+    if any(out.glob("runs/*/settings.toml")):  # not when all failed on machines that do not see this folder
+        build_report(out)
     if table:
         figure = accuracy_figure(table, title)
         for kind in ("png", "svg"):

@@ -46,4 +46,12 @@ class EngineArguments:
             store.check()
         if self.engine == "local":
             return sweep(plan, root, place, self.jobs or cores(), store)
-        return sweep_ray(plan, root, place, address=self.address, cpus=self.cpus or 1, gpus=self.gpus, store=store)
+        return sweep_ray(
+            plan,
+            root,
+            place,
+            address=self.address,
+            cpus=1 if self.cpus is None else self.cpus,
+            gpus=self.gpus,
+            store=store,
+        )

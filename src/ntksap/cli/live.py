@@ -1,7 +1,9 @@
 """A sweep as it goes, on stderr: a table that stays in place on a terminal, a line per finished run elsewhere."""
 
+import sys
 import time
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -80,7 +82,8 @@ class Board:
 
 def follow(events: Iterable[Event], board: Board) -> None:
     """Show a sweep until it ends; the board holds its outcome."""
-    with Live(board, console=stderr, transient=True, refresh_per_second=4) as live:
+    live = Live(board, console=stderr, transient=True, refresh_per_second=4)
+    with redirect_stdout(sys.stderr), live:  # Ray prints what it thinks; stdout is for results
         for event in events:
             board.add(event)
             if event.kind == "failed":
