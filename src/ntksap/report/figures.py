@@ -127,6 +127,8 @@ def diagnosis_figure(found: Diagnosis, title: str) -> Figure:
 
 
 def _sparsity_axis(axes: Axes, sparsities: Sequence[float]) -> None:
+    if len(sparsities) == 1:  # one place has no extent of its own
+        axes.set_xlim((1 - sparsities[0]) / 2, (1 - sparsities[0]) * 2)
     axes.set_xscale("log")
     axes.invert_xaxis()
     axes.xaxis.set_major_locator(FixedLocator([1 - s for s in sparsities]))
