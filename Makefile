@@ -32,8 +32,12 @@ bench: install  ## time every job (JOB=name: one) against its textbook version: 
 test: install lint  ## lint, types, and every test that takes seconds
 	$(PYTEST) -m 'not slow' --doctest-modules src tests
 
-test-slow: install data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
+test-slow: install $(VENV)/.engines data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
 	NTKSAP_DATA=data $(PYTEST) --doctest-modules src tests
+
+# Ray and an object store to test on; without them, the tests that need them are skipped.
+$(VENV)/.engines: $(STAMP)
+	-$(BIN)/pip install --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray,s3]' 'moto[server]' && touch $@
 
 # From a neighbouring folder that can make it, else by download; without either, the tests that need it are skipped.
 data/cifar-10-batches-bin: | install

@@ -31,7 +31,9 @@ LEVELS = [
     ["recipe", "checkpoint", "data"],
     ["training", "settings", "pruning_data"],
     ["runs", "report"],
-    ["sweep"],
+    ["store"],
+    ["engine", "ray_cluster"],
+    ["sweep", "sweep_ray"],
     ["cli"],
     ["__init__", "__main__"],
 ]

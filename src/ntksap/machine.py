@@ -1,5 +1,6 @@
-"""What the machine tells."""
+"""What the machine tells about itself and this process."""
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -24,3 +25,8 @@ def _kib(file: str, key: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), None)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

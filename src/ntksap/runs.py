@@ -95,7 +95,7 @@ def run(
     if (result := read_result(folder)) is not None:
         return result
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder):
         try:
             return _work(settings, folder, place or Place(), on_progress)
         except Exception as error:
@@ -260,15 +260,20 @@ def _data(name: str, data_dir: Path | None, download: bool, workers: int) -> Dat
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases however the process ends."""
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system releases however the process ends. Raises `BusyError` if it is held."""
     with open(folder / "lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             owner = file.read().strip()
             raise BusyError(f"{folder.name} is being worked on already, by process {owner or 'unknown'}") from None
+        except OSError as error:
+            raise StorageError(
+                f"cannot lock {folder / 'lock'}: {error.strerror}. Runs need a file system with locks (on NFS: "
+                "version 4, or version 3 with lockd); choose another --out"
+            ) from error
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))

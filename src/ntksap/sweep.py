@@ -6,45 +6,32 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-
-from ntksap.errors import NtksapError
-from ntksap.runs import Place, Progress, read_result, run
+from ntksap.engine import Event, Work, skip_finished
+from ntksap.machine import cores
+from ntksap.runs import Place, Progress
 from ntksap.settings import Settings
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something happened to a run."""
-
-    settings: Settings
-    kind: Literal["skipped", "started", "progress", "finished", "failed"]
-    progress: Progress | None = None
-    result: dict[str, Any] | None = None
-    error: str | None = None
+from ntksap.store import Store
 
 
 def sweep(
-    settings: Sequence[Settings], root: str | Path, place: Place | None = None, jobs: int = 1
+    settings: Sequence[Settings],
+    root: str | Path,
+    place: Place | None = None,
+    jobs: int = 1,
+    store: Store | None = None,
 ) -> Generator[Event, None, None]:
     """Carry out the runs in ``root`` in ``jobs`` processes, which share the cores, and yield what happens.
 
     Finished runs are skipped, begun ones go on. Closing the iterator stops the processes; nothing is lost by that.
     """
-    waiting: deque[Settings] = deque()
-    for one in {one.name: one for one in settings}.values():
-        if (result := read_result(Path(root) / one.name)) is not None:
-            yield Event(one, "skipped", result=result)
-        else:
-            waiting.append(one)
-    threads = max(1, cores() // jobs)
-    workers = [_Worker(root, place or Place(), threads) for _ in range(min(jobs, len(waiting)))]
+    work = Work(Path(root), place or Place(), max(1, cores() // jobs), store)
+    waiting = deque((yield from skip_finished(settings, work)))
+    workers = [_Worker(work) for _ in range(min(jobs, len(waiting)))]
     try:
         while waiting or any(worker.task for worker in workers):
             for worker in workers:
@@ -54,27 +41,20 @@ def sweep(
                 worker = next(w for w in workers if w.connection is ready)
                 yield worker.receive()
                 if not worker.alive:  # its end of the pipe closed: another takes its place
-                    workers[workers.index(worker)] = _Worker(root, place or Place(), threads)
+                    workers[workers.index(worker)] = _Worker(work)
     finally:
         for worker in workers:
             worker.process.kill()
             worker.process.join()
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Worker:
     """A process that carries out one run at a time, seen from the sweep."""
 
-    def __init__(self, root: str | Path, place: Place, threads: int) -> None:
+    def __init__(self, work: Work) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(
-            target=_serve, args=(theirs, Path(root), place, threads), daemon=place.workers == 0
-        )
+        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, work), daemon=work.place.workers == 0)
         self.process.start()
         theirs.close()
         self.task: Settings | None = None
@@ -108,22 +88,16 @@ def _cause(code: int | None) -> str:
     return signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
 
 
-def _serve(connection: Connection, root: Path, place: Place, threads: int) -> None:
+def _serve(connection: Connection, work: Work) -> None:
     """Work in a process of its own: receive settings, send progress and then a result or the text of an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the sweep decides what it means
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
     while True:
         try:
             settings = connection.recv()
         except EOFError:
             return
-        try:
-            connection.send(run(settings, root, place, on_progress=connection.send))
-        except NtksapError as error:
-            connection.send(str(error))
-        except Exception as error:
-            connection.send(f"{type(error).__name__}: {error}")
+        connection.send(work.carry_out(settings, connection.send))
 
 
 def _die_with_parent() -> None:

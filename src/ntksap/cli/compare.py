@@ -9,10 +9,11 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
 from ntksap.cli.console import print_json, stderr, stdout
+from ntksap.cli.engines import EngineArguments
 from ntksap.cli.live import Board, follow
 from ntksap.cli.options import DataArguments, listed, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, fitting, recipe_overrides
-from ntksap.errors import InputError, NtksapError
+from ntksap.errors import NtksapError
 from ntksap.files import write_atomically, write_json
 from ntksap.methods import METHODS
 from ntksap.recipe import load_recipe
@@ -21,7 +22,6 @@ from ntksap.report.page import build_report
 from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
 from ntksap.runs import Place
 from ntksap.settings import DENSE, Settings, settings_for
-from ntksap.sweep import cores, sweep
 
 
 class SweepError(NtksapError):
@@ -30,6 +30,7 @@ class SweepError(NtksapError):
 
 def run_compare(
     data: OmitArgPrefixes[DataArguments],
+    engine: OmitArgPrefixes[EngineArguments],
     method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
     recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
     model: str = "resnet20",
@@ -39,7 +40,6 @@ def run_compare(
     recipe: str = "quick",
     sanity: str = "",
     out: Path = Path("runs"),
-    jobs: int | None = None,
     device: str = "cpu",
     json: bool = False,
 ) -> None:
@@ -49,6 +49,7 @@ def run_compare(
 
     Args:
         data: Which data.
+        engine: Where the runs are carried out.
         method_options: Options of single methods, for those of the compared methods that have them.
         recipe_settings: Settings of the recipe to replace.
         model: A model from the table.
@@ -58,7 +59,6 @@ def run_compare(
         recipe: How to train: a name from recipes/, or your own TOML file.
         sanity: Variants to add for each method, with commas: shuffle, reinit, invert.
         out: The folder for runs, table, figure and report.
-        jobs: Runs at the same time, which share the cores; by default one per core.
         device: cpu, cuda or mps.
         json: Print one JSON object.
     """
@@ -74,11 +74,9 @@ def run_compare(
             names, checks, numbers(float, "sparsities", sparsities), numbers(int, "seeds", seeds)
         )
     ]
-    if jobs is not None and jobs < 1:
-        raise InputError(f"--jobs must be at least 1, not {jobs}")
-    board = Board(len(plan), jobs or cores())
+    board = Board(len(plan))
     place = Place(data.data_dir, data.download, data.workers, device)
-    events = sweep(plan, out / "runs", place, board.jobs)
+    events = engine.sweep(plan, out / "runs", place)
     try:
         follow(events, board)
     except KeyboardInterrupt:
@@ -106,7 +104,8 @@ def _write(
     write_atomically(out / "table.csv", to_csv(table))
     errors = [{"run": settings.name, "error": error} for settings, error in failed]
     write_json(out / "results.json", {"results": results, "failed": errors})
-    build_report(out)
+    if any(out.glob("runs/*/settings.toml")):  # not when all failed on machines that do not see this folder
+        build_report(out)
     if table:
         figure = accuracy_figure(table, title)
         for kind in ("png", "svg"):

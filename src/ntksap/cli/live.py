@@ -1,7 +1,9 @@
 """A sweep as it goes, on stderr: a table that stays in place on a terminal, a line per finished run elsewhere."""
 
+import sys
 import time
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,21 +14,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ntksap.cli.console import stderr
+from ntksap.engine import Event
 from ntksap.settings import DENSE, Settings
-from ntksap.sweep import Event
 
 
 class Board:
     """What is known of a sweep: done, running, waiting, failed, best so far, time left."""
 
-    def __init__(self, total: int, jobs: int) -> None:
+    def __init__(self, total: int) -> None:
         self.total = total
-        self.jobs = jobs
         self.results: list[dict[str, Any]] = []
         self.failed: list[tuple[Settings, str]] = []
         self.running: dict[str, Event] = {}
         self._began: dict[str, float] = {}
         self._took: list[float] = []
+        self._most = 1  # runs at the same time so far
 
     def add(self, event: Event) -> None:
         """Take note of an event."""
@@ -34,6 +36,7 @@ class Board:
         if event.kind in ("started", "progress"):
             self.running[name] = event
             self._began.setdefault(name, time.monotonic())
+            self._most = max(self._most, len(self.running))
             return
         self.running.pop(name, None)
         if event.kind != "skipped":
@@ -65,7 +68,7 @@ class Board:
         if not self._took:
             return "?"
         rest = self.total - len(self.results) - len(self.failed)
-        seconds = int(rest * sum(self._took) / len(self._took) / self.jobs)
+        seconds = int(rest * sum(self._took) / len(self._took) / self._most)
         return f"{seconds // 3600}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
 
     def _best(self) -> str:
@@ -79,7 +82,8 @@ class Board:
 
 def follow(events: Iterable[Event], board: Board) -> None:
     """Show a sweep until it ends; the board holds its outcome."""
-    with Live(board, console=stderr, transient=True, refresh_per_second=4) as live:
+    live = Live(board, console=stderr, transient=True, refresh_per_second=4)
+    with redirect_stdout(sys.stderr), live:  # Ray prints what it thinks; stdout is for results
         for event in events:
             board.add(event)
             if event.kind == "failed":

@@ -144,6 +144,8 @@ def _kernel_axes(axes: Axes, change: KernelChange) -> None:
 
 
 def _sparsity_axis(axes: Axes, sparsities: Sequence[float]) -> None:
+    if len(sparsities) == 1:  # one place has no extent of its own
+        axes.set_xlim((1 - sparsities[0]) / 2, (1 - sparsities[0]) * 2)
     axes.set_xscale("log")
     axes.invert_xaxis()
     axes.xaxis.set_major_locator(FixedLocator([1 - s for s in sparsities]))
