@@ -103,8 +103,9 @@ class Masks(Mapping[str, Tensor]):
         copies stay pruned; a state dict that is loaded later is pruned too. Attaching again replaces what was
         attached before. ``attach(...).remove()`` lets the weights go (they are zero until trained).
 
-        Limit: an optimizer that already holds momentum from before still moves the pruned weights; make the optimizer
-        after attaching. Pickling the whole module (not its state dict) loses the hooks: attach again after loading.
+        Limits: an optimizer that already holds momentum from before still moves the pruned weights, and so does one
+        that mixes the entries of a matrix, such as Muon: ``attach(...).guard(optimizer)`` covers both. Pickling the
+        whole module (not its state dict) loses the hooks: attach again after loading.
         """
         self.check(module)
         return Attachment(unwrap(module), self._masks)
