@@ -16,9 +16,9 @@ SOURCE = ROOT / "src" / "ntksap"
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
     ["errors", "seeds", "files", "machine", "threshold", "toml", "_version"],
-    ["layers", "initialisers", "models"],
+    ["layers", "initialisers", "kernels", "models"],
     ["net", "attachment"],
-    ["probe", "masks", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
+    ["probe", "masks", "interchange", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
     ["taps", "jacobian", "lanczos"],
     ["ntk"],
     ["kernel_change"],

@@ -6,7 +6,7 @@
 >>> attached = masks.attach(model)
 """
 
-from ntksap import methods, models
+from ntksap import interchange, methods, models
 from ntksap._version import __version__
 from ntksap.api import prune, prune_steps
 from ntksap.cost import Cost, cost
@@ -46,6 +46,7 @@ __all__ = [
     "__version__",
     "cost",
     "diagnose",
+    "interchange",
     "methods",
     "models",
     "ntk",

@@ -31,6 +31,18 @@ class Attachment:
         """Prune again what ``load_state_dict`` has just written."""
         self._apply(module)
 
+    def guard(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        """Prune again after each step of ``optimizer``; call ``remove`` on what is returned to end it.
+
+        For the optimizers that zero gradients alone cannot hold: those that mix the entries of a matrix (Muon, Shampoo,
+        SOAP), and any that brings momentum from before the masks were attached.
+        """
+
+        def again(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._zero(self._module)
+
+        return optimizer.register_step_post_hook(again)
+
     def remove(self, module: nn.Module | None = None) -> None:
         """Let the weights go: take the hooks off ``module`` (by default the one that the masks were attached to)."""
         module = module if module is not None else self._module
@@ -44,15 +56,20 @@ class Attachment:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Attachment":
         return self  # it is never changed, and it is told which module it works on
 
-    @torch.no_grad()
     def _apply(self, module: nn.Module) -> None:
+        self._zero(module)
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        for name, pruned in self._pruned.items():
+            _hold(parameters[name], pruned)
+
+    @torch.no_grad()
+    def _zero(self, module: nn.Module) -> None:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         for name, pruned in self._pruned.items():
             parameter = parameters[name]
             parameter.masked_fill_(pruned.to(parameter.device), 0)
             if parameter.grad is not None:
                 parameter.grad.masked_fill_(pruned.to(parameter.device), 0)
-            _hold(parameter, pruned)
 
 
 class _Hold:

@@ -1,9 +1,9 @@
 """Multiply-adds of one inference, dense and under masks, layer by layer, in the paper's convention.
 
-Counted: each weight of a convolution, linear or attention layer once per place it is applied at (times its density
-under a mask); biases and the affine terms of normalisation layers in full; an ``nn.Identity`` (the shortcut of a
-residual block) once per element, as the published code does. Not counted: activations, pooling, the weightless products
-inside attention.
+Counted: each weight of a convolution, linear, attention or recurrent layer once per place (or time step) it is applied
+at (times its density under a mask); biases and the affine terms of normalisation layers in full; an ``nn.Identity``
+(the shortcut of a residual block) once per element, as the published code does. Not counted: activations, pooling,
+gates, the weightless products inside attention.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.rnn import PackedSequence
 
-from ntksap.layers import unwrap
+from ntksap.layers import is_transformers_conv1d, layer_weights, unwrap
 from ntksap.masks import Masks
 from ntksap.net import arguments, private_copy
 from ntksap.probe import MakeInputs, Probe
@@ -34,9 +35,13 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiply-adds of one inference: ``dense`` without masks, ``sparse`` under them."""
+    """Multiply-adds of one inference: ``dense`` without masks, ``sparse`` under them.
+
+    ``uncounted`` names the masked weights that no counted layer used: idle for this input, or of an unknown module.
+    """
 
     layers: tuple[LayerCost, ...]
+    uncounted: tuple[str, ...] = ()
 
     @property
     def dense(self) -> int:
@@ -67,6 +72,7 @@ def cost(
     parameters = dict(module.named_parameters(remove_duplicate=False))
     mask_of = {id(parameters[name]): mask for name, mask in (masks or {}).items()}
     counted: dict[str, LayerCost] = {}
+    seen: set[int] = set()
 
     def watch(name: str, part: nn.Module, rule: Rule) -> None:
         def hook(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -75,6 +81,7 @@ def cost(
             for term in rule(part, args, kwargs, output):
                 entries = torch.ones(1) if term.weight is None else term.weight[term.rows]
                 mask = mask_of.get(id(term.weight))
+                seen.add(id(term.weight))
                 dense += term.times * entries.numel()
                 sparse += term.times * (entries.numel() if mask is None else int(mask[term.rows].sum()))
             counted[name] = LayerCost(name, type(part).__name__, dense, sparse)
@@ -82,15 +89,14 @@ def cost(
         part.register_forward_hook(hook, with_kwargs=True)
 
     for name, part in module.named_modules():
-        for kind, rule in _RULES.items():
-            if isinstance(part, kind):
-                watch(name, part, rule)
-                break
+        if rule := _rule(part):
+            watch(name, part, rule)
     shape = tuple(input_shape) if input_shape is not None else None
     args, kwargs = arguments(Probe(input_shape=shape, make_inputs=inputs).noise(0, batch=1))
     with torch.no_grad(), global_seed("forward"):
         module(*args, **kwargs)
-    return Cost(tuple(counted.values()))
+    uncounted = tuple(name for name in masks or () if id(parameters[name]) not in seen)
+    return Cost(tuple(counted.values()), uncounted)
 
 
 class Term(NamedTuple):
@@ -120,6 +126,23 @@ def _linear(
     module: nn.Linear | nn.Bilinear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
 ) -> list[Term]:
     return [Term(output.numel() // module.out_features, module.weight), *_bias(module, output)]
+
+
+def _transformers_conv1d(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+) -> list[Term]:
+    [weight] = layer_weights(module)
+    return [Term(output.numel() // weight.shape[1], weight), *_bias(module, output)]
+
+
+def _recurrent(
+    module: nn.RNNBase | nn.RNNCellBase, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> list[Term]:
+    given = args[0] if args else kwargs["input"]
+    values = given.data if isinstance(given, PackedSequence) else given
+    steps = values.numel() // module.input_size
+    biases = sum(p.numel() for name, p in module.named_parameters() if name.startswith("bias"))
+    return [*(Term(steps, weight) for weight in layer_weights(module)), Term(steps * biases)]
 
 
 def _norm(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> list[Term]:
@@ -157,6 +180,16 @@ _RULES: dict[type[nn.Module] | tuple[type[nn.Module], ...], Rule] = {
     _ConvNd: _conv,
     (nn.Linear, nn.Bilinear): _linear,
     nn.MultiheadAttention: _attention,
+    (nn.RNNBase, nn.RNNCellBase): _recurrent,
     (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm): _norm,
     nn.Identity: _identity,
 }
+
+
+def _rule(module: nn.Module) -> Rule | None:
+    for kind, rule in _RULES.items():
+        if isinstance(module, kind):
+            return rule
+    if is_transformers_conv1d(module):
+        return _transformers_conv1d
+    return _norm if type(module).__name__.endswith("Norm") else None  # the RMSNorms that many models bring along

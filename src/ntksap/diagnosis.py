@@ -1,14 +1,15 @@
 """What a mask will do to a model, before training: in numbers and in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from ntksap.cost import cost
 from ntksap.errors import InputError
 from ntksap.kernel_change import KernelChange, kernel_change
-from ntksap.masks import Masks
+from ntksap.layers import by_output, unwrap
 from ntksap.probe import MakeInputs
 from ntksap.reach import effective_masks
 
@@ -22,12 +23,8 @@ class LayerDiagnosis:
     kept: int
     used: int
     total: int
+    channels: int
     live_channels: int
-
-    @property
-    def channels(self) -> int:
-        """Output channels of the layer."""
-        return self.shape[0]
 
 
 @dataclass(frozen=True)
@@ -37,6 +34,7 @@ class Diagnosis:
     layers: tuple[LayerDiagnosis, ...]
     dense_flops: int
     inference_flops: int
+    uncounted: tuple[str, ...] = ()
     kernel: KernelChange | str | None = None
 
     @property
@@ -95,6 +93,11 @@ class Diagnosis:
             f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "
             f"({self.inference_flops / self.dense_flops:.1%}), if zeros are really skipped."
         )
+        if self.uncounted:
+            said.append(
+                f"That leaves out {', '.join(self.uncounted)}: either never used for this input, or used by a module "
+                "whose arithmetic is not known."
+            )
         if isinstance(self.kernel, KernelChange):
             said += self.kernel.sentences()
         elif self.kernel is not None:
@@ -108,13 +111,15 @@ def diagnose(
     *,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
     kernel: bool = False,
     seed: int = 0,
 ) -> Diagnosis:
     """Look at masks before training: densities, collapsed layers, unused weights, dead channels, cost.
 
-    With ``kernel`` also how the neural tangent kernel differs from the dense net's at the present weights, on noise
-    that ``seed`` decides; see `kernel_change`. That takes seconds.
+    ``input_shape``, ``inputs`` and ``output`` are those of `prune`. With ``kernel`` also how the neural tangent kernel
+    differs from the dense net's at the present weights, on noise that ``seed`` decides; see `kernel_change`. That takes
+    seconds.
 
     >>> import torch
     >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
@@ -122,23 +127,27 @@ def diagnose(
     >>> diagnose(layers, masks, input_shape=(2,)).effective_sparsity == 0.5
     True
     """
-    used = effective_masks(model, masks, input_shape=input_shape, inputs=inputs)
+    used = effective_masks(model, masks, input_shape=input_shape, inputs=inputs, output=output)
     flops = cost(model, masks, input_shape=input_shape, inputs=inputs)
-    layers = tuple(
-        LayerDiagnosis(
-            name=name,
-            shape=tuple(mask.shape),
-            kept=int(mask.sum()),
-            used=int(used[name].sum()),
-            total=mask.numel(),
-            live_channels=int(used[name].flatten(1).any(1).sum()),
+    modules = dict(unwrap(model).named_modules(remove_duplicate=False))
+    layers = []
+    for name, mask in masks.items():
+        used_rows = by_output(modules[name.rpartition(".")[0]], used[name])
+        layers.append(
+            LayerDiagnosis(
+                name=name,
+                shape=tuple(mask.shape),
+                kept=int(mask.sum()),
+                used=int(used[name].sum()),
+                total=mask.numel(),
+                channels=len(used_rows),
+                live_channels=int(used_rows.any(1).sum()),
+            )
         )
-        for name, mask in Masks(masks).items()
-    )
     change: KernelChange | str | None = None
     if kernel:
         try:
             change = kernel_change(model, masks, input_shape=input_shape, inputs=inputs, seed=seed)
         except InputError as error:
             change = str(error)
-    return Diagnosis(layers, flops.dense, flops.sparse, change)
+    return Diagnosis(tuple(layers), flops.dense, flops.sparse, flops.uncounted, change)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ntksap.errors import unknown
-from ntksap.layers import layer_weights
+from ntksap.layers import is_transformers_conv1d, layer_weights
 
 Initialiser: TypeAlias = Callable[[nn.Module], object]
 
@@ -24,16 +24,17 @@ def reset(module: nn.Module) -> None:
 
 
 def kaiming_normal(module: nn.Module) -> None:
-    """Draw conv, linear and attention weights from N(0, 2 / fan-in); all else as `reset` (norms 1 and 0)."""
+    """Draw conv, linear, attention and recurrent weights from N(0, 2 / fan-in); all else as `reset` (norms 1 and 0)."""
     reset(module)
     for part in module.modules():
         for weight in layer_weights(part):
-            nn.init.kaiming_normal_(weight, nonlinearity="relu")
+            rows = weight.T if is_transformers_conv1d(part) else weight  # fan-in is what one output sums over
+            nn.init.kaiming_normal_(rows, nonlinearity="relu")
 
 
 @torch.no_grad()
 def shuffle(module: nn.Module) -> None:
-    """Permute the present values within each conv, linear and attention weight; all else stays."""
+    """Permute the present values within each conv, linear, attention and recurrent weight; all else stays."""
     for part in module.modules():
         for weight in layer_weights(part):
             weight.copy_(weight.flatten()[torch.randperm(weight.numel())].view_as(weight))

@@ -114,8 +114,9 @@ class Masks(Mapping[str, Tensor]):
 
         Kept weights stay as they are in ``module``: where the masks come with `weights`, call `load_weights` first.
 
-        Limit: an optimizer that already holds momentum from before still moves the pruned weights; make the optimizer
-        after attaching. Pickling the whole module (not its state dict) loses the hooks: attach again after loading.
+        Limits: an optimizer that already holds momentum from before still moves the pruned weights, and so does one
+        that mixes the entries of a matrix, such as Muon: ``attach(...).guard(optimizer)`` covers both. Pickling the
+        whole module (not its state dict) loses the hooks: attach again after loading.
         """
         self.check(module)
         return Attachment(unwrap(module), self._masks)

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ntksap.errors import InputError
 from ntksap.initialisers import Initialiser, initialiser
+from ntksap.kernels import plain_kernels
 from ntksap.layers import Selectors, prunable_names, unwrap
 from ntksap.seeds import global_seed
 
@@ -151,9 +151,8 @@ class Net:
         given = {**weights, **buffers}
         tensors = {place: given[name] for place, name in self._places.items()}
         args, kwargs = arguments(inputs)
-        # The fused attention kernels have neither second derivatives nor forward mode; the plain one has both.
         # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
-        with sdpa_kernel(SDPBackend.MATH), global_seed("forward"):
+        with plain_kernels(self._skeleton), global_seed("forward"):
             result = torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False)
         return self._output(result)
 

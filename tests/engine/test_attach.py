@@ -236,6 +236,68 @@ def test_an_optimizer_whose_state_was_saved_goes_on():
     assert masks.hold(resumed)
 
 
+def test_a_guard_holds_where_an_optimizer_mixes_entries():
+    for guarded in (False, True):
+        module = BY_NAME["no-bias"].module()
+        masks = random_masks(module)
+        attached = masks.attach(module)
+        optimizer = torch.optim.Muon(module.parameters(), lr=0.1)  # its step is an orthogonal matrix: no entry is zero
+        handle = attached.guard(optimizer) if guarded else None
+        steps(module, optimizer, case="no-bias")
+        assert masks.hold(module) == guarded
+        if handle:
+            handle.remove()
+            steps(module, optimizer, case="no-bias")
+            assert not masks.hold(module)
+
+
+def test_a_guard_holds_where_momentum_is_older_than_the_masks():
+    for guarded in (False, True):
+        module = conv_bn()
+        optimizer = OPTIMIZERS["adam"](module.parameters())
+        steps(module, optimizer)
+        masks = random_masks(module)
+        attached = masks.attach(module)
+        if guarded:
+            attached.guard(optimizer)
+        steps(module, optimizer)
+        assert masks.hold(module) == guarded
+
+
+def test_accumulated_clipped_and_scaled_gradients():
+    module = conv_bn()
+    masks = random_masks(module)
+    masks.attach(module)
+    optimizer = OPTIMIZERS["adamw"](module.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    start = copy.deepcopy(module.state_dict())
+    for number, (inputs, labels) in enumerate(BY_NAME["conv-bn"].batches(6)):
+        scaler.scale(nn.functional.cross_entropy(module(inputs), labels)).backward()
+        if number % 2:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert masks.hold(module)
+    assert all((module.get_parameter(n)[m] != start[n][m]).all() for n, m in masks.items())
+
+
+@pytest.mark.parametrize("kind", ["mean", "exponential"])
+def test_averaged_copies_are_pruned_too(kind):
+    average = None if kind == "mean" else torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    module = conv_bn()
+    masks = random_masks(module)
+    masks.attach(module)
+    averaged = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=average)
+    optimizer = OPTIMIZERS["adamw"](module.parameters())
+    for _ in range(3):
+        steps(module, optimizer, count=1)
+        averaged.update_parameters(module)
+    assert masks.hold(averaged.module)
+    assert not torch.equal(averaged.module[0].weight, module[0].weight)
+
+
 @pytest.mark.slow
 def test_modules_compiled_by_inductor():
     module = conv_bn()
