@@ -14,7 +14,8 @@ SOURCE = ROOT / "src" / "ntksap"
 
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
-    ["errors", "seeds", "files", "machine", "toml", "_version"],
+    ["errors", "seeds", "files", "machine", "toml", "hashing", "sums", "_version"],
+    ["ranks", "sync_norm"],
     ["layers", "initialisers", "models"],
     ["net", "attachment"],
     ["probe", "masks", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ntksap.errors import InputError
 from ntksap.net import Inputs, Net
+from ntksap.ranks import ALONE, Ranks
 from ntksap.seeds import generator_of
 
 Batch: TypeAlias = tuple[Inputs, Any]
@@ -29,6 +30,7 @@ class Probe:
         input_shape: shape of one input without the batch, for modules that take one tensor of numbers.
         make_inputs: makes the module's arguments where ``input_shape`` does not say enough (token ids, several inputs).
         batches: (inputs, labels) pairs, the pruning set.
+        ranks: the processes that share the work.
     """
 
     seed: int = 0
@@ -38,6 +40,7 @@ class Probe:
     batches: Sequence[Batch] = ()
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
+    ranks: Ranks = ALONE
 
     @classmethod
     def of(
@@ -48,11 +51,12 @@ class Probe:
         input_shape: Sequence[int] | None = None,
         inputs: MakeInputs | None = None,
         data: Iterable[Batch] | None = None,
+        ranks: Ranks = ALONE,
     ) -> "Probe":
         """Return the probe for ``net``, its batches on the device and in the dtype of the net."""
         batches = [_place(_checked(batch), net.dtype, net.device) for batch in data or ()]
         shape = tuple(input_shape) if input_shape is not None else None
-        return cls(seed, 1, shape, inputs, batches, net.dtype, net.device)
+        return cls(seed, 1, shape, inputs, batches, net.dtype, net.device, ranks)
 
     def at(self, round: int) -> "Probe":
         """Return the probe of another round."""
@@ -94,16 +98,8 @@ class Probe:
         return (self.seed, self.round, *key)
 
     def sum(self, part: Callable[[Item], dict[str, Tensor]], items: Iterable[Item]) -> dict[str, Tensor]:
-        """Return the sum of ``part(item)`` over the items by name, added in the order of the items."""
-        total: dict[str, Tensor] = {}
-        for item in items:
-            result = part(item)
-            if not total:
-                total = {name: tensor.clone() for name, tensor in result.items()}
-            else:
-                for name, tensor in result.items():
-                    total[name] += tensor
-        return total
+        """Return the sum of ``part(item)`` over the items by name: the same bits however many processes share it."""
+        return {name: total.to(self.device) for name, total in self.ranks.sum(part, list(items)).items()}
 
     def _shape(self) -> tuple[int, ...]:
         if self.input_shape is None:

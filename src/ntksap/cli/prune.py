@@ -20,6 +20,7 @@ from ntksap.files import new_folder, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
 from ntksap.pruning import Round
+from ntksap.ranks import joined
 from ntksap.report.figures import densities_figure
 
 
@@ -77,7 +78,7 @@ def run_prune(
     data = load(how.data, how.data_dir) if how.data else None
     module, shape = model.build(data)
     start = time.perf_counter()
-    with bars() as show:
+    with joined(how.device) as (ranks, device), bars(ranks.first) as show:
         show(how.method, "round", 0, rounds, "density 100 %")
 
         def on_round(state: Round) -> None:
@@ -98,10 +99,13 @@ def run_prune(
             floor=how.floor,
             init=how.init,
             dtype=getattr(torch, how.dtype) if how.dtype else None,
-            device=how.device,
+            device=device,
+            group=ranks.group,
             **options,
         )
     seconds = time.perf_counter() - start
+    if not ranks.first:
+        return
     found = diagnose(module, masks, input_shape=shape)
     result: dict[str, Any] = {
         "method": how.method,
@@ -118,6 +122,7 @@ def run_prune(
         "rounds": rounds,
         "options": options,
         "prune_seconds": seconds,
+        "processes": ranks.size,
         "peak_memory_mib": peak_memory_mib(),
         "collapsed": masks.collapsed,
         "mask_sha256": masks.sha256,
