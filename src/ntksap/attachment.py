@@ -65,7 +65,7 @@ class _Hold:
         self.handle: RemovableHandle | None = None
         if is_sharded(parameter):
             self.local = local_mask(pruned, parameter)
-            self.handle = parameter.register_post_accumulate_grad_hook(self.zero_local)  # type: ignore[no-untyped-call]
+            self.handle = parameter.register_post_accumulate_grad_hook(self.zero_local)
         elif parameter.requires_grad:
             self.handle = parameter.register_hook(self.zero)
 
@@ -89,13 +89,13 @@ class _Hold:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, of which each process has a part. (Importing that class takes as long as half of torch.)"""
+    """Whether it is a DTensor: each process has a part. (Importing that class takes as long as half of torch.)"""
     return hasattr(tensor, "device_mesh")
 
 
 def local_part(tensor: Tensor) -> Tensor:
     """Return the part of a sharded tensor that this process has, to read or change; an ordinary tensor itself."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def local_mask(mask: Tensor, like: Tensor) -> Tensor:

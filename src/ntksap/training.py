@@ -101,8 +101,7 @@ class TrainState:
         if group is not None:
             if sync_norm:
                 synchronise_norms(self.model, group)
-            # Starts by giving every process the first one's weights. Synchronised statistics need no further exchange.
-            self._learner = DistributedDataParallel(self._forward, process_group=group, broadcast_buffers=not sync_norm)
+            self._learner = DistributedDataParallel(self._forward, process_group=group)
 
     def logits(self, images: Tensor) -> Tensor:
         """(N, C, H, W) → logits (N, classes) in float32, computed in the recipe's precision and memory format."""
