@@ -15,7 +15,8 @@ SOURCE = ROOT / "src" / "ntksap"
 
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
-    ["errors", "seeds", "files", "machine", "threshold", "toml", "_version"],
+    ["errors", "seeds", "files", "machine", "threshold", "toml", "hashing", "sums", "_version"],
+    ["ranks", "sync_norm"],
     ["layers", "initialisers", "kernels", "models"],
     ["net", "attachment"],
     ["probe", "masks", "interchange", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from ntksap.errors import CollapseError, CollapseWarning
+from ntksap.hashing import sha256_of
 from ntksap.homogeneity import warned
 from ntksap.initialisers import Initialiser
 from ntksap.layers import Selectors
@@ -16,6 +18,7 @@ from ntksap.methods import method_named
 from ntksap.net import Net
 from ntksap.probe import Data, MakeInputs, Probe
 from ntksap.pruning import Round
+from ntksap.ranks import Ranks
 from ntksap.schedules import density_of, schedule_named
 
 
@@ -85,6 +88,7 @@ def prune_steps(
     device: torch.device | str | None = None,
     invert: bool = False,
     after: Round | None = None,
+    group: ProcessGroup | None = None,
     **options: Any,
 ) -> Iterator[Round]:
     """Return an iterator over the rounds of a pruning; the last one holds the final masks.
@@ -104,13 +108,19 @@ def prune_steps(
         output, loss, include, exclude, dtype, device: see `Net`.
         invert: keep the lowest scores in place of the highest, to test whether scores matter.
         after: a round that was yielded earlier, to go on behind it.
+        group: a process group that shares the work, such as ``torch.distributed.group.WORLD``: every process of it
+            makes this call with the same model and arguments, and each gets the masks that one process alone would get.
         options: the options of the method.
     """
     chosen = method_named(method)
     density = density_of(sparsity)
     pruner = chosen.pruner_with(options)
     net = Net(model, output=output, loss=loss, init=init, include=include, exclude=exclude, dtype=dtype, device=device)
-    probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs, data=data, stream=chosen.streams)
+    ranks = Ranks(group)
+    ranks.agree("weights", sha256_of(net.weights) if group else "")
+    probe = Probe.of(
+        net, seed=seed, input_shape=input_shape, inputs=inputs, data=data, stream=chosen.streams, ranks=ranks
+    )
     states = pruner(
         net,
         probe=probe,

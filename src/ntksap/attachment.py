@@ -13,7 +13,8 @@ class Attachment:
 
     Three hooks, because each covers a way in which weights change:
 
-    - a gradient hook on each parameter: any optimizer that starts from zero state then adds exactly 0;
+    - a gradient hook on each parameter: any optimizer that starts from zero state then adds exactly 0. FSDP2 writes
+      the gradients of sharded parameters itself, past autograd, but calls the hooks that come after accumulation;
     - a ``__deepcopy__`` on each parameter, since a copied parameter loses its gradient hooks;
     - a hook after ``load_state_dict`` on the module, since a state dict may bring dense weights or new parameters.
     """
@@ -67,9 +68,9 @@ class Attachment:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         for name, pruned in self._pruned.items():
             parameter = parameters[name]
-            parameter.masked_fill_(pruned.to(parameter.device), 0)
+            local_part(parameter).masked_fill_(local_mask(pruned, parameter), 0)
             if parameter.grad is not None:
-                parameter.grad.masked_fill_(pruned.to(parameter.device), 0)
+                local_part(parameter.grad).masked_fill_(local_mask(pruned, parameter), 0)
 
 
 class _Hold:
@@ -78,13 +79,22 @@ class _Hold:
     def __init__(self, parameter: nn.Parameter, pruned: Tensor) -> None:
         self.parameter = parameter
         self.pruned = pruned.to(parameter.device)
-        self.handle: RemovableHandle | None = parameter.register_hook(self.zero) if parameter.requires_grad else None
+        self.handle: RemovableHandle | None = None
+        if is_sharded(parameter):
+            self.local = local_mask(pruned, parameter)
+            self.handle = parameter.register_post_accumulate_grad_hook(self.zero_local)
+        elif parameter.requires_grad:
+            self.handle = parameter.register_hook(self.zero)
 
     def zero(self, gradient: Tensor) -> Tensor:
         # masked_fill, not a product: a NaN or infinite gradient times zero would be NaN
         if self.pruned.device != gradient.device:
             self.pruned = self.pruned.to(gradient.device)
         return gradient.masked_fill(self.pruned, 0)
+
+    def zero_local(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        local_part(parameter.grad).masked_fill_(self.local, 0)
 
     def __call__(self, memo: dict[int, Any]) -> nn.Parameter:
         copied: nn.Parameter = type(self.parameter).__deepcopy__(self.parameter, memo)
@@ -93,6 +103,26 @@ class _Hold:
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a pickled parameter forgets its hooks, as torch has it
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor: each process has a part. (Importing that class takes as long as half of torch.)"""
+    return hasattr(tensor, "device_mesh")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the part of a sharded tensor that this process has, to read or change; an ordinary tensor itself."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def local_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """Return the part of ``mask`` that belongs to `local_part` of ``like``, on its device."""
+    if is_sharded(like):
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+        return distribute_tensor(mask.to(like.device), mesh, placements, src_data_rank=None).to_local()
+    return mask.to(like.device)
 
 
 def _hold(parameter: nn.Parameter, pruned: Tensor) -> None:

@@ -1,6 +1,5 @@
 """`Masks`: which weights of a module are kept, and how that meets the module."""
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -12,9 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ntksap.attachment import Attachment
+from ntksap.attachment import Attachment, local_mask, local_part
 from ntksap.errors import MaskError
 from ntksap.files import write_atomically
+from ntksap.hashing import sha256_of
 from ntksap.layers import unwrap
 
 _FORMAT = "ntksap-masks"
@@ -87,12 +87,7 @@ class Masks(Mapping[str, Tensor]):
     @property
     def sha256(self) -> str:
         """A hash of names, shapes and bits: equal exactly when the masks are equal."""
-        digest = hashlib.sha256()
-        for name in sorted(self._masks):
-            mask = self._masks[name]
-            digest.update(f"{name}\0{tuple(mask.shape)}\0".encode())
-            digest.update(mask.contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return sha256_of(self._masks)
 
     def layers(self) -> list[dict[str, Any]]:
         """Return name, shape, kept and total of each layer, as plain values."""
@@ -156,11 +151,12 @@ class Masks(Mapping[str, Tensor]):
             )
 
     def hold(self, module: nn.Module) -> bool:
-        """Return whether every pruned weight of ``module`` is exactly zero now."""
+        """Return whether every pruned weight of ``module`` is exactly zero now (under FSDP: of this shard)."""
         self.check(module)
         parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
         return not any(
-            torch.any(parameters[name].detach()[~mask.to(parameters[name].device)] != 0) for name, mask in self.items()
+            torch.any(local_part(parameters[name].detach())[local_mask(~mask, parameters[name])] != 0)
+            for name, mask in self.items()
         )
 
     def save(self, path: str | Path) -> None:

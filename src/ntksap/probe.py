@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ntksap.errors import InputError
 from ntksap.net import Inputs, Net
+from ntksap.ranks import ALONE, Ranks
 from ntksap.seeds import generator_of
 
 Batch: TypeAlias = tuple[Inputs, Any]
@@ -33,6 +34,7 @@ class Probe:
         make_inputs: makes the module's arguments where ``input_shape`` does not say enough (token ids, several inputs).
         batches: (inputs, labels) pairs, the pruning set.
         source: where epochs are streamed from, see `epoch`.
+        ranks: the processes that share the work.
     """
 
     seed: int = 0
@@ -43,6 +45,7 @@ class Probe:
     source: Data | None = None
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
+    ranks: Ranks = ALONE
 
     @classmethod
     def of(
@@ -54,6 +57,7 @@ class Probe:
         inputs: MakeInputs | None = None,
         data: Data | None = None,
         stream: bool = False,
+        ranks: Ranks = ALONE,
     ) -> "Probe":
         """Return the probe for ``net``, its batches on the device and in the dtype of the net.
 
@@ -62,7 +66,7 @@ class Probe:
         held = () if stream or data is None else _epoch_of(data, 0)
         batches = [_place(_checked(batch), net.dtype, net.device) for batch in held]
         shape = tuple(input_shape) if input_shape is not None else None
-        return cls(seed, 1, shape, inputs, batches, data if stream else None, net.dtype, net.device)
+        return cls(seed, 1, shape, inputs, batches, data if stream else None, net.dtype, net.device, ranks)
 
     def at(self, round: int) -> "Probe":
         """Return the probe of another round."""
@@ -132,16 +136,8 @@ class Probe:
         return (self.seed, self.round, *key)
 
     def sum(self, part: Callable[[Item], dict[str, Tensor]], items: Iterable[Item]) -> dict[str, Tensor]:
-        """Return the sum of ``part(item)`` over the items by name, added in the order of the items."""
-        total: dict[str, Tensor] = {}
-        for item in items:
-            result = part(item)
-            if not total:
-                total = {name: tensor.clone() for name, tensor in result.items()}
-            else:
-                for name, tensor in result.items():
-                    total[name] += tensor
-        return total
+        """Return the sum of ``part(item)`` over the items by name: the same bits however many processes share it."""
+        return {name: total.to(self.device) for name, total in self.ranks.sum(part, list(items)).items()}
 
     def _shape(self) -> tuple[int, ...]:
         if self.input_shape is None:

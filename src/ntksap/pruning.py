@@ -66,6 +66,8 @@ def prune_rounds(
         kept = kept_of(schedule(density, index, rounds), masks.total)
         within = None if regrow else masks
         masks = Masks(select(scores, kept, within=within, scope=scope, floor=floor))
+        if index == rounds and probe.ranks.size > 1:
+            probe.ranks.agree("masks", masks.sha256)
         yield Round(index, rounds, masks)
 
 

@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 
 from ntksap import models
 from ntksap.api import prune_steps
@@ -39,6 +40,7 @@ from ntksap.masks import Masks
 from ntksap.methods import method_named
 from ntksap.pruning import Round
 from ntksap.pruning_data import pruning_data
+from ntksap.ranks import Ranks
 from ntksap.sanity import shuffled
 from ntksap.seeds import seed_of
 from ntksap.settings import DENSE, Settings, versions
@@ -79,6 +81,8 @@ class Place:
     device: str = "cpu"
     keep_epochs: tuple[int, ...] = ()
     """Keep the checkpoint after these epochs as ``epoch-N.safetensors``; 0 is before training."""
+    sync_norm: bool = True
+    """With several processes, BatchNorm takes its statistics over all of them. Without, the result changes a little."""
 
 
 def run(
@@ -86,21 +90,26 @@ def run(
     root: str | Path,
     place: Place | None = None,
     on_progress: Callable[[Progress], object] = lambda progress: None,
+    group: ProcessGroup | None = None,
 ) -> dict[str, Any]:
     """Carry out a run in ``root``, or go on with it, and return its result; a finished one is only read.
 
+    With a ``group``, every process of it makes this call and they share the work; the first one writes, all of them
+    must see the folder. A run may go on with another number of processes than it began with.
+
     Raises `BusyError` if another process is at it. Any other error is also written to ``error.json``.
     """
-    folder = Path(root) / settings.name
-    if (result := read_result(folder)) is not None:
+    folder, ranks = Path(root) / settings.name, Ranks(group)
+    if (result := ranks.from_first(lambda: read_result(folder))) is not None:
         return result
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with ExitStack() as stack:
+        ranks.from_first(lambda: stack.enter_context(locked(folder)))
         try:
-            return _work(settings, folder, place or Place(), on_progress)
+            return _work(settings, folder, place or Place(), on_progress, ranks)
         except Exception as error:
-            with suppress(StorageError):  # on a full disk the error itself is what the caller must hear
-                write_json(folder / "error.json", {"error": str(error), "type": type(error).__name__})
+            if ranks.first:
+                with suppress(StorageError):  # on a full disk the error itself is what the caller must hear
+                    write_json(folder / "error.json", {"error": str(error), "type": type(error).__name__})
             raise
 
 
@@ -118,23 +127,23 @@ def kept_name(epoch: int) -> str:
     return f"epoch-{epoch:04d}.safetensors"
 
 
-def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[[Progress], object]) -> dict[str, Any]:
-    for left_over in folder.glob(f"{TEMPORARY}*"):
-        left_over.unlink()
-    if (result := read_result(folder)) is not None:  # finished while we waited for the lock
+def _work(
+    settings: Settings, folder: Path, place: Place, on_progress: Callable[[Progress], object], ranks: Ranks
+) -> dict[str, Any]:
+    if (result := ranks.from_first(lambda: _begun(settings, folder))) is not None:
         return result
-    write_atomically(folder / "settings.toml", settings.to_toml())
-    data = _data(settings.data, place.data_dir, place.download, place.workers)
+    ranks.from_first(lambda: _data(settings, place) and None)  # one process fetches and checks the data, then all read
+    data = _data(settings, place)
     model = _model(settings, data, settings.seed)
     masks = None
     if settings.method != DENSE:
-        masks = _pruned(settings, folder, model, data, place, on_progress)
+        masks = _pruned(settings, folder, model, data, place, on_progress, ranks)
     if settings.sanity == "reinit":
         model = _model(settings, data, seed_of(settings.seed, "reinit"))
     elif masks is not None and masks.weights:
         masks.load_weights(model)
     flops = cost(model, masks, input_shape=data.input_shape)
-    records = _trained(settings, folder, model, masks, data, place, on_progress)
+    records = _trained(settings, folder, model, masks, data, place, on_progress, ranks)
     result = {
         "name": settings.name,
         **settings.plain(),
@@ -151,11 +160,21 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[
         "train_seconds": sum(record["seconds"] for record in records),
         "peak_memory_mib": peak_memory_mib(),
         "threads": torch.get_num_threads(),
+        "processes": ranks.size,
         "versions": versions(),
     }
-    (folder / "error.json").unlink(missing_ok=True)
-    write_json(folder / "result.json", result)
+    if ranks.first:
+        (folder / "error.json").unlink(missing_ok=True)
+        write_json(folder / "result.json", result)
     return result
+
+
+def _begun(settings: Settings, folder: Path) -> dict[str, Any] | None:
+    """Tidy up what an earlier attempt left, and describe the run; return its result if it is finished after all."""
+    for left_over in folder.glob(f"{TEMPORARY}*"):
+        left_over.unlink()
+    write_atomically(folder / "settings.toml", settings.to_toml())
+    return read_result(folder)
 
 
 def _pruned(
@@ -165,14 +184,14 @@ def _pruned(
     data: Dataset,
     place: Place,
     on_progress: Callable[[Progress], object],
+    ranks: Ranks,
 ) -> Masks:
     """Return the masks of the run: read them, or prune from the last round that was saved."""
     final, partial = folder / "masks.safetensors", folder / "pruning.safetensors"
-    if final.exists():
-        return Masks.load(final)
+    if (found := ranks.from_first(lambda: Masks.load(final) if final.exists() else None)) is not None:
+        return found
     after, seconds = None, 0.0
-    if partial.exists():
-        saved = Masks.load(partial)
+    if (saved := ranks.from_first(lambda: Masks.load(partial) if partial.exists() else None)) is not None:
         state = {name.removeprefix(_STATE): t for name, t in saved.weights.items() if name.startswith(_STATE)}
         weights = {name: t for name, t in saved.weights.items() if not name.startswith(_STATE)}
         after = Round(saved.info["round"], settings.rounds, saved, weights, state)
@@ -205,19 +224,21 @@ def _pruned(
         device=place.device,
         invert=settings.sanity == "invert",
         after=after,
+        group=ranks.group,
         **settings.options,
     ):
         info = {**about, **round_.facts, "round": round_.index, "seconds": time.perf_counter() - start}
         masks = Masks(round_.masks, info, round_.weights)
-        if round_.index < round_.rounds:
+        if round_.index < round_.rounds and ranks.first:
             state = {f"{_STATE}{name}": tensor for name, tensor in round_.state.items()}
             Masks(masks, info, {**round_.weights, **state}).save(partial)
         on_progress(Progress("prune", round_.index, round_.rounds))
     assert masks is not None
     if settings.sanity == "shuffle":
         masks = shuffled(masks, settings.seed)
-    masks.save(final)
-    partial.unlink(missing_ok=True)
+    if ranks.first:
+        masks.save(final)
+        partial.unlink(missing_ok=True)
     return masks
 
 
@@ -229,19 +250,30 @@ def _trained(
     data: Dataset,
     place: Place,
     on_progress: Callable[[Progress], object],
+    ranks: Ranks,
 ) -> list[dict[str, Any]]:
     """Train from the last epoch that was saved and return the records of all epochs."""
     metrics, checkpoint = folder / "metrics.jsonl", folder / "checkpoint.safetensors"
-    state = TrainState(model, settings.recipe, masks=masks, seed=settings.seed, device=place.device)
+    state = TrainState(
+        model,
+        settings.recipe,
+        masks=masks,
+        seed=settings.seed,
+        device=place.device,
+        group=ranks.group,
+        sync_norm=place.sync_norm,
+    )
     records: list[dict[str, Any]] = []
-    if checkpoint.exists():
+    if ranks.from_first(checkpoint.exists):
         state.load(checkpoint)
         # The record of an epoch is written before its checkpoint, so there may be one too many, never one too few.
         records = [json.loads(line) for line in metrics.read_text().splitlines()][: state.epoch]
-    if state.epoch == 0 and 0 in place.keep_epochs:
+    if state.epoch == 0 and 0 in place.keep_epochs and ranks.first:
         state.save(folder / kept_name(0))
     for record in train(state, data):
         records.append(asdict(record))
+        if not ranks.first:
+            continue
         write_atomically(metrics, "".join(json.dumps(r) + "\n" for r in records))
         if record.epoch in place.keep_epochs:
             state.save(folder / kept_name(record.epoch))
@@ -255,13 +287,18 @@ def _model(settings: Settings, data: Dataset, seed: int) -> nn.Module:
 
 
 @lru_cache(maxsize=1)  # the runs of a sweep share their data
-def _data(name: str, data_dir: Path | None, download: bool, workers: int) -> Dataset:
+def _loaded(name: str, data_dir: Path | None, download: bool, workers: int) -> Dataset:
     return load(name, data_dir, download=download, workers=workers)
+
+
+def _data(settings: Settings, place: Place) -> Dataset:
+    return _loaded(settings.data, place.data_dir, place.download, place.workers)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system releases however the process ends. Raises `BusyError` if it is held."""
+    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

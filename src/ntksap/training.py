@@ -5,10 +5,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
 from ntksap.checkpoint import read_checkpoint, write_checkpoint
@@ -17,8 +20,10 @@ from ntksap.errors import InputError, MaskError, NtksapError
 from ntksap.layers import unwrap
 from ntksap.masks import Masks
 from ntksap.net import first_tensor
+from ntksap.ranks import Ranks, lost
 from ntksap.recipe import Recipe, lr_at
 from ntksap.seeds import global_seed
+from ntksap.sync_norm import synchronise_norms
 
 
 class DivergedError(NtksapError, ArithmeticError):
@@ -60,6 +65,10 @@ class TrainState:
         masks: attached to the model (see `Masks.attach`), so that pruned weights are zero and stay so.
         seed: decides the order of images, augmentation, and what the model draws in its forward pass.
         device: where to train; the model is moved there. By default it stays where it is.
+        group: a process group that shares each batch (DDP), such as ``torch.distributed.group.WORLD``; every process
+            of it makes the same state and calls `train`. Only the first should save.
+        sync_norm: with a group, BatchNorm takes its statistics over the whole batch, not over each process's share, so
+            that training does not depend on the number of processes (but for the last bits of sums).
     """
 
     def __init__(
@@ -70,7 +79,11 @@ class TrainState:
         masks: Masks | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
+        group: ProcessGroup | None = None,
+        sync_norm: bool = True,
     ) -> None:
+        self.ranks = Ranks(group)
+        self.ranks.agree("masks", masks.sha256 if masks is not None else "none")
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = unwrap(model).to(self.device)
         if recipe.channels_last:
@@ -84,13 +97,18 @@ class TrainState:
         # After attaching: an optimizer that holds momentum from before would move pruned weights.
         self.optimizer = _optimizer(self.model, recipe)
         self._forward = torch.compile(model) if recipe.compile else model
+        self._learner: Any = self._forward
+        if group is not None:
+            if sync_norm:
+                synchronise_norms(self.model, group)
+            self._learner = DistributedDataParallel(self._forward, process_group=group)
 
     def logits(self, images: Tensor) -> Tensor:
         """(N, C, H, W) → logits (N, classes) in float32, computed in the recipe's precision and memory format."""
         if self.recipe.channels_last:
             images = images.to(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
-            output = self._forward(images)
+            output = (self._learner if self.model.training else self._forward)(images)
         return first_tensor(output).float()
 
     def save(self, path: str | Path) -> None:
@@ -115,31 +133,29 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
     Raises `DivergedError` instead of yielding the record of an epoch whose loss is not finite, and `MaskError` when a
     pruned weight is not zero. The state is then in the middle of an epoch; load the last one that was saved.
     """
-    recipe, optimizer = state.recipe, state.optimizer
+    recipe, optimizer, ranks = state.recipe, state.optimizer, state.ranks
     if not len(data.train) or not len(data.test):
         raise InputError(f"{data.name} has {len(data.train)} training and {len(data.test)} test images: nothing to do")
     steps = math.ceil(len(data.train) / recipe.batch)
     while state.epoch < recipe.epochs:
         start = time.perf_counter()
-        totals = _Totals(state.device)
+        totals = _Totals(state)
         # The seed is for models that draw in their forward pass. The block must not enclose the yield.
-        with global_seed(state.seed, "epoch", state.epoch):
+        with global_seed(state.seed, "epoch", state.epoch), lost():
             state.model.train()
-            batches = data.train.batches(
-                recipe.batch, seed=state.seed, epoch=state.epoch, augment=recipe.augment, device=state.device
-            )
-            for index, (images, labels) in enumerate(batches):
+            batches = _shares(state, data.train, seed=state.seed, epoch=state.epoch, augment=recipe.augment)
+            for index, (images, labels, weight) in enumerate(batches):
                 lr = lr_at(recipe, state.epoch * steps + index, steps)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 logits = state.logits(images)
                 loss = cross_entropy(logits, labels)
                 optimizer.zero_grad()
-                loss.backward()
+                (loss * weight).backward()
                 optimizer.step()
-                totals.add(loss, logits, labels)
+                totals.add(loss, logits, labels, weight)
                 if index == 0:  # later steps are checked together, at the end of the epoch
-                    _check(state, loss.item())
+                    _check(state, ranks.add(loss).item())
             train_loss, train_accuracy, _ = totals.means()
             train_seconds = time.perf_counter() - start
             test_loss, top1, top5 = evaluate(state, data.test)
@@ -162,17 +178,28 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
 @torch.no_grad()
 def evaluate(state: TrainState, split: Split) -> tuple[float, float, float]:
     """Return mean cross-entropy, top-1 and top-5 accuracy (see `Epoch`) over all images of ``split``."""
-    totals = _Totals(state.device)
+    totals = _Totals(state)
     modes = {module: module.training for module in state.model.modules()}
     state.model.eval()
     try:
-        for images, labels in split.batches(state.recipe.batch, device=state.device):
+        for images, labels, weight in _shares(state, split):
             logits = state.logits(images)
-            totals.add(cross_entropy(logits, labels), logits, labels)
+            totals.add(cross_entropy(logits, labels), logits, labels, weight)
     finally:
         for module, mode in modes.items():
             module.training = mode
     return totals.means()
+
+
+def _shares(state: TrainState, split: Split, **how: Any) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Yield this process's share of each batch, and a weight: the mean over processes of weight × (the mean loss over a
+    share) is the mean loss over the batch. It is 0 for the image that stands in for an empty share, and 1 alone.
+    """
+    ranks, size = state.ranks, state.recipe.batch
+    batches = split.batches(size, device=state.device, part=(ranks.rank, ranks.size), **how)
+    for index, (images, labels) in enumerate(batches):
+        count = min(size, len(split) - index * size)
+        yield images, labels, len(ranks.share(count)) * ranks.size / count
 
 
 def _check(state: TrainState, *losses: float) -> None:
@@ -189,24 +216,26 @@ def _check(state: TrainState, *losses: float) -> None:
 
 
 class _Totals:
-    """Sums over an epoch. They stay on the device, so that no step waits for the GPU."""
+    """Sums over an epoch and all processes. They stay on the device, so that no step waits for the GPU."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.count = 0
-        self.sums = torch.zeros(3, device=device)  # loss, top-1, top-5; counts are exact up to 2²⁴
+    def __init__(self, state: TrainState) -> None:
+        self.ranks = state.ranks
+        self.sums = torch.zeros(4, device=state.device)  # loss, top-1, top-5, images; counts are exact up to 2²⁴
 
     @torch.no_grad()
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: its mean loss, logits (N, classes) and labels (N)."""
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor, weight: float) -> None:
+        """Add a share of a batch: its mean loss, logits (N, classes) and labels (N); nothing if it has no weight."""
+        if weight == 0:
+            return
         # topk breaks ties by some order; counting the logits above the label's would call constant outputs all right
         best = logits.topk(5 if logits.shape[1] >= 5 else 1).indices
         hits = best == labels[:, None]
-        self.sums += torch.stack([loss * len(labels), hits[:, 0].sum(), hits.sum()])
-        self.count += len(labels)
+        self.sums += torch.stack([loss * len(labels), hits[:, 0].sum(), hits.sum(), torch.full_like(loss, len(labels))])
 
     def means(self) -> tuple[float, float, float]:
         """Return mean loss, top-1 and top-5 accuracy."""
-        loss, top1, top5 = (self.sums.cpu().double() / self.count).tolist()
+        *sums, count = self.ranks.add(self.sums).cpu().double().tolist()
+        loss, top1, top5 = (total / count for total in sums)
         return loss, top1, top5
 
 

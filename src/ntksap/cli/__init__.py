@@ -29,6 +29,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "spectrum": run_spectrum,
     "report": run_report,
 }
+_RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 description="Prune neural networks before training them. Each command takes --help and --json.",
             )
     except NtksapError as error:
-        stderr.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False)
+        who = f" (process {_RANK})" if _RANK != "0" else ""
+        stderr.print(f"[bold red]error{who}:[/] {_plain(str(error))}", highlight=False)
         return 1
     except KeyboardInterrupt:
         stderr.print("\nstopped; nothing half-written was left", highlight=False)
@@ -59,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, *args: object, **kwargs: object) -> None:
-    stderr.print(f"[bold yellow]warning:[/] {_plain(str(message))}", highlight=False)
+    if _RANK == "0":
+        stderr.print(f"[bold yellow]warning:[/] {_plain(str(message))}", highlight=False)
 
 
 def _plain(text: str) -> str:

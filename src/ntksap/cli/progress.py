@@ -9,7 +9,7 @@ from ntksap.cli.console import stderr
 
 
 @contextmanager
-def bars() -> Iterator[Callable[[str, str, int, int, str], None]]:
+def bars(visible: bool = True) -> Iterator[Callable[[str, str, int, int, str], None]]:
     """Show one bar per stage while the block runs; yields ``show(stage, unit, done, total, note)``."""
     columns = (
         TextColumn("{task.description}"),
@@ -19,7 +19,7 @@ def bars() -> Iterator[Callable[[str, str, int, int, str], None]]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=stderr, transient=True) as progress:
+    with Progress(*columns, console=stderr, transient=True, disable=not visible) as progress:
         tasks = {}
 
         def show(stage: str, unit: str, done: int, total: int, note: str) -> None:

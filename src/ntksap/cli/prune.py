@@ -21,6 +21,7 @@ from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
 from ntksap.pruning import Round
 from ntksap.pruning_data import pruning_data
+from ntksap.ranks import joined
 from ntksap.report.figures import densities_figure
 
 
@@ -78,7 +79,7 @@ def run_prune(
     data = load(how.data, how.data_dir) if how.data else None
     module, shape = model.build(data)
     start = time.perf_counter()
-    with bars() as show:
+    with joined(how.device) as (ranks, device), bars(ranks.first) as show:
         show(how.method, "round", 0, rounds, "density 100 %")
 
         def on_round(state: Round) -> None:
@@ -99,10 +100,13 @@ def run_prune(
             floor=how.floor,
             init=how.init,
             dtype=getattr(torch, how.dtype) if how.dtype else None,
-            device=how.device,
+            device=device,
+            group=ranks.group,
             **options,
         )
     seconds = time.perf_counter() - start
+    if not ranks.first:
+        return
     found = diagnose(module, masks, input_shape=shape)
     result: dict[str, Any] = {
         "method": how.method,
@@ -119,6 +123,7 @@ def run_prune(
         "rounds": rounds,
         "options": options,
         "prune_seconds": seconds,
+        "processes": ranks.size,
         "peak_memory_mib": peak_memory_mib(),
         "collapsed": masks.collapsed,
         "facts": dict(masks.info),

@@ -10,6 +10,7 @@ from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.options import DataArguments, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
 from ntksap.cli.progress import bars
+from ntksap.ranks import joined
 from ntksap.recipe import load_recipe
 from ntksap.settings import settings_for
 
@@ -29,6 +30,7 @@ def run_train(
     scope: Literal["global", "layer"] | None = None,
     floor: int = 0,
     keep_epochs: str = "",
+    sync_norm: bool = True,
     out: Path = Path("runs"),
     device: str = "cpu",
     json: bool = False,
@@ -50,6 +52,7 @@ def run_train(
         scope: Rank all weights together, or within each layer; the method's own by default, mostly global.
         floor: Weights that each layer keeps at least.
         keep_epochs: Epochs after which to keep a checkpoint, with commas: 0,40,80 (0 is before training).
+        sync_norm: With several processes (torchrun), take BatchNorm's statistics over all of them.
         out: The folder that holds runs; this run is a folder in it, named by its settings.
         device: cpu, cuda or mps.
         json: Print the result as one JSON object.
@@ -69,16 +72,18 @@ def run_train(
         options=given(method_options),
     )
     keep = tuple(numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
-    place = runs.Place(data.data_dir, data.download, data.workers, device, keep)
-    if runs.read_result(out / settings.name) is not None:
-        stderr.print("this run is finished already; here is its result", highlight=False)
-    with bars() as show:
+    with joined(device) as (ranks, own), bars(ranks.first) as show:
 
         def on_progress(progress: runs.Progress) -> None:
             note = f"test accuracy {progress.top1:.2%}" if progress.top1 is not None else ""
             show(progress.stage, progress.unit, progress.done, progress.total, note)
 
-        result = runs.run(settings, out, place, on_progress)
+        if ranks.first and runs.read_result(out / settings.name) is not None:
+            stderr.print("this run is finished already; here is its result", highlight=False)
+        place = runs.Place(data.data_dir, data.download, data.workers, own, keep, sync_norm)
+        result = runs.run(settings, out, place, on_progress, ranks.group)
+    if not ranks.first:
+        return
     if json:
         print_json(result)
         return

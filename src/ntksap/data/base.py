@@ -38,12 +38,14 @@ class Split(Protocol):
         augment: bool = False,
         device: torch.device | str = "cpu",
         indices: Tensor | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (images float32 N,C,H,W normalised, labels int64 N); the last short batch is kept.
 
         seed=None goes through the images in order. With a seed, order and augmentation depend only on (seed, epoch):
         neither the batch size nor the device changes how an image is augmented. `indices` restricts to those images,
-        in the order given; an image is augmented as it would be in the whole epoch.
+        in the order given; an image is augmented as it would be in the whole epoch. `part` = (k, n) takes the k-th of n
+        even shares of every batch, as each process of a job does; the batch's first image stands in for an empty one.
         """
         ...
 
@@ -65,7 +67,14 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def batch_order(
-    total: int, batch_size: int, *, seed: int | None, epoch: int, augment: bool, indices: Tensor | None
+    total: int,
+    batch_size: int,
+    *,
+    seed: int | None,
+    epoch: int,
+    augment: bool,
+    indices: Tensor | None,
+    part: tuple[int, int] = (0, 1),
 ) -> tuple[Tensor, ...]:
     """Return the image indices of each batch of an epoch over a split of `total` images; check the arguments."""
     if batch_size < 1:
@@ -81,7 +90,9 @@ def batch_order(
         raise ValueError(f"indices must be from 0 to {total - 1}, not from {order.min()} to {order.max()}")
     if seed is not None:
         order = order[torch.randperm(len(order), generator=generator_of("order", seed, epoch))]
-    return torch.split(order, batch_size)
+    mine, parts = part
+    shares = [(batch.tensor_split(parts)[mine], batch) for batch in order.split(batch_size)]
+    return tuple(share if len(share) else batch[:1] for share, batch in shares)
 
 
 def pruning_batches(

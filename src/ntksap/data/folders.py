@@ -56,9 +56,10 @@ class FolderSplit:
         augment: bool = False,
         device: torch.device | str = "cpu",
         indices: Tensor | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (images, labels) as `Split.batches` says."""
-        order = batch_order(len(self), batch_size, seed=seed, epoch=epoch, augment=augment, indices=indices)
+        order = batch_order(len(self), batch_size, seed=seed, epoch=epoch, augment=augment, indices=indices, part=part)
         return self._batches(order, (seed, epoch) if augment and seed is not None else None, device)
 
     def _batches(

@@ -48,9 +48,10 @@ class MemorySplit:
         augment: bool = False,
         device: torch.device | str = "cpu",
         indices: Tensor | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (images, labels) as `Split.batches` says."""
-        order = batch_order(len(self), batch_size, seed=seed, epoch=epoch, augment=augment, indices=indices)
+        order = batch_order(len(self), batch_size, seed=seed, epoch=epoch, augment=augment, indices=indices, part=part)
         draws = self.draw(seed, epoch) if augment and seed is not None else None
         return self._batches(order, draws, device)
 
