@@ -127,7 +127,7 @@ def _print_scaled(title: str, heads: Sequence[str], table: Numbers) -> None:
 def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[int], str]) -> None:
     """Print a line per method; the dense net comes first and is compared with nothing."""
     printed = Table(box=None, header_style="bold", pad_edge=False)
-    printed.add_column(title, no_wrap=True)
+    printed.add_column("method", no_wrap=True)
     for head in heads:
         printed.add_column(head, justify="right", no_wrap=True)
     columns = list(zip(*(numbers for method, numbers in table.items() if method != DENSE), strict=True))
@@ -136,6 +136,7 @@ def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[in
             printed.add_row(method, *(shown(number or 0) for number in numbers))
         else:
             printed.add_row(method, *(_marked(n, column, shown) for n, column in zip(numbers, columns, strict=True)))
+    stdout.print(f"{title}:", highlight=False)
     stdout.print(printed)
 
 
