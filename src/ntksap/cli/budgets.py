@@ -15,12 +15,11 @@ from ntksap.budget import PAPER_PASSES, Budget, measured_budget, paper_budget
 from ntksap.cli.console import stdout
 from ntksap.cli.progress import bars
 from ntksap.cost import cost
+from ntksap.report.svg import raised
 from ntksap.settings import DENSE
 
 Numbers: TypeAlias = dict[str, list[int | None]]
 """Method → a number per column; None where there is none."""
-
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _print_scaled(title: str, heads: Sequence[str], table: Numbers) -> None:
     """Print a table in units of the power of a thousand that suits the dense net."""
     power = 3 * int(math.log10(table[DENSE][0] or 1) / 3)
     stdout.print()
-    _print(f"{title} (×10{_raised(power)})", heads, table, lambda n: _three_digits(n / 10**power))
+    _print(f"{title} (×10{raised(power)})", heads, table, lambda n: _three_digits(n / 10**power))
 
 
 def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[int], str]) -> None:
@@ -159,8 +158,4 @@ def _scientific(number: int) -> str:
     if number == 0:
         return "0"
     digits, _, power = f"{number:.2e}".partition("e+")
-    return f"{digits}×10{_raised(int(power))}"
-
-
-def _raised(power: int) -> str:
-    return str(power).translate(_SUPERSCRIPTS)
+    return f"{digits}×10{raised(int(power))}"
