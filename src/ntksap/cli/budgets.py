@@ -16,12 +16,11 @@ from ntksap.cli.console import stdout
 from ntksap.cli.progress import bars
 from ntksap.cost import cost
 from ntksap.probe import Data
+from ntksap.report.svg import raised
 from ntksap.settings import DENSE
 
 Numbers: TypeAlias = dict[str, list[int | None]]
 """Method → a number per column; None where there is none."""
-
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -123,13 +122,13 @@ def _print_scaled(title: str, heads: Sequence[str], table: Numbers) -> None:
     """Print a table in units of the power of a thousand that suits the dense net."""
     power = 3 * int(math.log10(table[DENSE][0] or 1) / 3)
     stdout.print()
-    _print(f"{title} (×10{_raised(power)})", heads, table, lambda n: _three_digits(n / 10**power))
+    _print(f"{title} (×10{raised(power)})", heads, table, lambda n: _three_digits(n / 10**power))
 
 
 def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[int], str]) -> None:
     """Print a line per method; the dense net comes first and is compared with nothing."""
     printed = Table(box=None, header_style="bold", pad_edge=False)
-    printed.add_column(title, no_wrap=True)
+    printed.add_column("method", no_wrap=True)
     for head in heads:
         printed.add_column(head, justify="right", no_wrap=True)
     columns = list(zip(*(numbers for method, numbers in table.items() if method != DENSE), strict=True))
@@ -138,6 +137,7 @@ def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[in
             printed.add_row(method, *(shown(number or 0) for number in numbers))
         else:
             printed.add_row(method, *(_marked(n, column, shown) for n, column in zip(numbers, columns, strict=True)))
+    stdout.print(f"{title}:", highlight=False)
     stdout.print(printed)
 
 
@@ -160,8 +160,4 @@ def _scientific(number: int) -> str:
     if number == 0:
         return "0"
     digits, _, power = f"{number:.2e}".partition("e+")
-    return f"{digits}×10{_raised(int(power))}"
-
-
-def _raised(power: int) -> str:
-    return str(power).translate(_SUPERSCRIPTS)
+    return f"{digits}×10{raised(int(power))}"

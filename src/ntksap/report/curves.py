@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ntksap.report.plot import Axis, Look, frame, joined, legend, marker
-from ntksap.report.svg import Scale, drawing, log_ticks, spread, tag, ticks
+from ntksap.report.svg import Scale, drawing, log_ticks, raised, spread, tag, ticks
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _HEIGHT, _BELOW = 430.0, 62.0, 14.0, 12.0, 230.0, 52.0
 
@@ -48,7 +48,7 @@ class Quantity:
                 10.0 ** edge(math.log10(v)) for edge, v in ((math.floor, min(values)), (math.ceil, max(values)))
             )
             high = high if high > low else 10 * low
-            shown = [(value, f"{value:g}") for value in log_ticks(low, high)]
+            shown = [(value, f"10{raised(round(math.log10(value)))}") for value in log_ticks(low, high)]
         else:
             low, high = spread(values, margin) if margin else (min(values), max(values))
             steps = [value for value in ticks(low, high) if not self.whole or value.is_integer()]

@@ -115,6 +115,15 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
     return [10.0**power for power in powers[::step]]
 
 
+def raised(power: int) -> str:
+    """Return a whole number as a superscript.
+
+    >>> f"10{raised(-12)}"
+    '10⁻¹²'
+    """
+    return str(power).translate(str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"))
+
+
 def spread(values: Sequence[float], margin: float = 0.05) -> tuple[float, float]:
     """Return the range of some values with a margin, never of width zero."""
     low, high = min(values), max(values)
