@@ -60,8 +60,8 @@ def test_an_epoch_is_streamed():
     epoch = probe.epoch(0, labelled=True)
     next(epoch)
     assert alive == [0]
+    assert len(list(epoch)) == 5
     with pytest.raises(ntksap.InputError, match="gone through again"):
-        list(epoch)
         list(probe.epoch(1, labelled=True))
 
 
