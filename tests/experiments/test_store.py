@@ -9,8 +9,9 @@ from small_runs import small_settings
 
 import ntksap
 from ntksap.cli import main
+from ntksap.engine import Work
 from ntksap.errors import InputError, StorageError
-from ntksap.runs import BusyError, locked, run
+from ntksap.runs import BusyError, Place, locked, run
 from ntksap.store import Store
 from ntksap.sweep import sweep
 
@@ -78,7 +79,8 @@ def test_a_result_that_is_being_written_counts_as_none_and_a_lost_file_is_named(
 
 def test_machines_that_share_only_a_store_do_a_run_once(store, tmp_path):
     plan = [small_settings(method, epochs=1) for method in ("random", "magnitude")]
-    assert [event.kind for event in sweep(plan[:1], tmp_path / "a", store=store)][-1] == "finished"
+    one = Work(tmp_path / "a", Place(), threads=1, store=store)
+    assert isinstance(one.carry_out(plan[0], lambda progress: None), dict)
     events = {event.settings.name: event for event in sweep(plan, tmp_path / "b", store=store)}
     assert [events[settings.name].kind for settings in plan] == ["skipped", "finished"]
     assert store.finished() == {settings.name for settings in plan}
@@ -92,7 +94,7 @@ def test_machines_that_share_only_a_store_do_a_run_once(store, tmp_path):
 
 
 def test_compare_fills_the_report_from_the_store(tmp_path, capsys):
-    arguments = [*COMPARE, "--store", f"file://{tmp_path}/store", "--json"]
+    arguments = [*COMPARE, "--store", f"file://{tmp_path}/store", "--jobs", "1", "--json"]
     assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
     first = json.loads(capsys.readouterr().out)["results"]
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 0

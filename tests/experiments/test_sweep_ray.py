@@ -79,7 +79,7 @@ def test_a_killed_worker_and_a_killed_node_change_no_bit(cluster, tmp_path):
 
 
 def test_ray_on_this_machine_ends_with_its_command_which_goes_on_later(cluster, tmp_path):
-    arguments = ["--epochs", "100"]
+    arguments = ["--epochs", "60"]
     process = compare(cluster, tmp_path, *arguments)
     _, worker, _ = until("a run at work", lambda: at_work(tmp_path, "driver"), process)
     process.kill()
