@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "ntksap"
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
     ["errors", "seeds", "files", "machine", "toml", "_version"],
-    ["layers", "initialisers", "models"],
+    ["layers", "initialisers", "models", "norms"],
     ["net", "attachment"],
     ["probe", "masks", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
     ["diagnosis", "jacobian", "lanczos"],

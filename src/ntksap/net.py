@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ntksap.errors import InputError
 from ntksap.initialisers import Initialiser, initialiser
 from ntksap.layers import Selectors, prunable_names, unwrap
+from ntksap.norms import Norms
 from ntksap.seeds import global_seed
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
@@ -20,13 +20,6 @@ Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 Norm: TypeAlias = str | Mapping[str, Tensor]
 """Which statistics BatchNorm uses: ``"batch"`` (train mode), ``"running"`` (eval mode, the module's own buffers), or
 buffers that `Net.statistics` returned (eval mode with those)."""
-
-
-class _LocalBatchNorm(_BatchNorm):
-    """SyncBatchNorm without the synchronising: one scoring pass sees its whole batch in one process."""
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        pass
 
 
 class Net:
@@ -79,36 +72,35 @@ class Net:
         self._init = initialiser(init)
         self._skeleton = private_copy(module)
         self._places = _places(self._skeleton)
-        self._norms = {n: m for n, m in self._skeleton.named_modules() if isinstance(m, _NormBase)}
-        for norm in self._norms.values():
-            # `statistics` wants plain averages over the calls of one pass; an InstanceNorm cannot average, so its last.
-            norm.momentum = None if isinstance(norm, _BatchNorm) else 1.0
+        self._norms = Norms(self._skeleton)
+        # Convolutions on a CPU are faster with the channels as the innermost dimension.
+        self._channels_last = self.device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in module.modules())
 
     def __call__(self, weights: Mapping[str, Tensor], inputs: Inputs, *, norm: Norm = "running") -> Tensor:
         """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter."""
-        buffers = self._fresh_buffers(weights)
         if not isinstance(norm, str):
-            buffers.update(norm)
-        elif norm not in ("batch", "running"):
+            return self._forward(weights, inputs, given=norm)
+        if norm not in ("batch", "running"):
             raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
-        return self._forward(weights, buffers, inputs, batch_norm=norm == "batch")
+        return self._forward(weights, inputs, batch=norm == "batch")
+
+    def observed(self, weights: Mapping[str, Tensor], inputs: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Evaluate f with BatchNorm by this batch's mean and unbiased variance, and return these statistics too.
+
+        They are taken layer by layer in this very pass and are constants to derivatives, so that a second evaluation
+        with ``norm=`` these statistics repeats the first.
+        """
+        taken: dict[str, Tensor] = {}
+        return self._forward(weights, inputs, taken=taken), taken
 
     @torch.no_grad()
     def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
-        """Return the normalisation layers' buffers filled with the mean and unbiased variance of this one batch."""
-        buffers = self._fresh_buffers(weights)
-        names = self.norm_buffers()
-        if not names:
-            return {}
-        for name in names:
-            if name.endswith("num_batches_tracked"):
-                buffers[name].zero_()
-        self._forward(weights, buffers, inputs, batch_norm=True)
-        return {name: buffers[name] for name in names}
+        """Return the statistics of `observed` alone, without a graph."""
+        return self.observed(weights, inputs)[1] if self._norms.layers else {}
 
     def norm_buffers(self) -> dict[str, Tensor]:
         """Return the normalisation layers' running means, variances and counts, as the module has them."""
-        names = [f"{path}.{key}" if path else key for path, norm in self._norms.items() for key in norm._buffers]
+        names = [f"{path}.{key}".lstrip(".") for path, norm in self._norms.layers.items() for key in norm._buffers]
         return {name: self._buffers[name] for name in names if name in self._buffers}
 
     def leaves(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -137,19 +129,32 @@ class Net:
             self._init(self._skeleton)
             return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
 
-    def _forward(
-        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Inputs, *, batch_norm: bool
-    ) -> Tensor:
-        for module in self._norms.values():
-            module.train(batch_norm)
-        given = {**weights, **buffers}
+    def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, **norms: Any) -> Tensor:
+        given = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
         tensors = {place: given[name] for place, name in self._places.items()}
-        args, kwargs = arguments(inputs)
         # The fused attention kernels have neither second derivatives nor forward mode; the plain one has both.
         # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
         with sdpa_kernel(SDPBackend.MATH), global_seed("forward"):
-            result = torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False)
-        return self._output(result)
+            try:
+                return self._evaluate(tensors, inputs, norms)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                if not self._channels_last:
+                    raise
+                self._channels_last = False  # a module that views tensors as if their channels came first
+                return self._evaluate(tensors, inputs, norms)
+
+    def _evaluate(self, tensors: dict[str, Tensor], inputs: Inputs, norms: dict[str, Any]) -> Tensor:
+        tensors = {place: self._laid_out(tensor) for place, tensor in tensors.items()}
+        args, kwargs = torch.utils._pytree.tree_map_only(Tensor, self._laid_out, arguments(inputs))
+        with self._norms.using(**norms):
+            return self._output(torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False))
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() != 4:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
     def _fresh_buffers(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         dtype = next(iter(weights.values())).dtype
@@ -216,8 +221,4 @@ def private_copy(module: nn.Module) -> nn.Module:
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
         ) from error
     # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
-    skeleton = skeleton.cpu().eval().requires_grad_(False)
-    for part in skeleton.modules():
-        if isinstance(part, nn.SyncBatchNorm):
-            part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
-    return skeleton
+    return skeleton.cpu().eval().requires_grad_(False)

@@ -47,7 +47,6 @@ def ntk_sap(
     def score_of_draw(index: int) -> dict[str, Tensor]:
         weights = net.draw(*probe.key("weights", index)) if fresh_weights else net.weights
         inputs = probe.batches[index % len(probe.batches)][0] if real_inputs else probe.noise(index, batch)
-        statistics = net.statistics(net.leaves(weights, masks), inputs)
 
         def score_of_perturbation(number: int) -> dict[str, Tensor]:
             generator = probe.generator("perturbation", index, number)
@@ -56,32 +55,29 @@ def ntk_sap(
                 for name in net.prunable
             }
             derivative = _tangent if tangent else _difference
-            return derivative(net, weights, delta, masks, inputs, statistics)
+            return derivative(net, weights, delta, masks, inputs)
 
         return probe.sum(score_of_perturbation, range(perturbations))
 
     return {name: total.abs() for name, total in probe.sum(score_of_draw, range(draws)).items()}
 
 
-def _difference(
-    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors
-) -> dict[str, Tensor]:
+def _difference(net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs) -> dict[str, Tensor]:
     """∂/∂m Σ(f(θ⊙m) − f((θ+Δ)⊙m))². A sum of squares, not norm()**2, whose derivative is undefined at 0."""
     moved = {**weights, **{name: weights[name] + delta[name] for name in net.prunable}}
     here, there = net.leaves(weights, masks), net.leaves(moved, masks)
-    loss = (net(here, inputs, norm=statistics) - net(there, inputs, norm=statistics)).square().sum()
+    output, statistics = net.observed(here, inputs)
+    loss = (output - net(there, inputs, norm=statistics)).square().sum()
     by_here, by_there = _both(net, loss, here, there)
     return {name: weights[name] * by_here[name] + moved[name] * by_there[name] for name in net.prunable}
 
 
-def _tangent(
-    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors
-) -> dict[str, Tensor]:
+def _tangent(net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs) -> dict[str, Tensor]:
     """∂/∂m ‖J·(Δ⊙m)‖², J = ∂f/∂w at w = θ⊙m: the limit of `_difference` for ε → 0, without cancellation."""
     here, along = net.leaves(weights, masks), net.leaves({name: delta[name] for name in net.prunable}, masks)
     with forward_ad.dual_level():
         dual = {name: forward_ad.make_dual(here[name], along[name]) for name in net.prunable}
-        slope = forward_ad.unpack_dual(net({**here, **dual}, inputs, norm=statistics)).tangent
+        slope = forward_ad.unpack_dual(net.observed({**here, **dual}, inputs)[0]).tangent
         if slope is None:  # nothing prunable reaches the output
             return {name: torch.zeros_like(weights[name]) for name in net.prunable}
         by_here, by_along = _both(net, slope.square().sum(), here, along)
