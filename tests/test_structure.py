@@ -15,8 +15,9 @@ SOURCE = ROOT / "src" / "ntksap"
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
     ["errors", "seeds", "files", "machine", "toml", "_version"],
-    ["layers", "initialisers", "models", "norms"],
+    ["layers", "initialisers", "models", "norms", "precision"],
     ["net", "attachment"],
+    ["micro"],
     ["probe", "masks", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
     ["diagnosis", "jacobian", "lanczos"],
     ["ntk"],

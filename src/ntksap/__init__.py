@@ -16,6 +16,7 @@ from ntksap.errors import (
     CollapseWarning,
     InputError,
     MaskError,
+    MemoryWarning,
     NtksapError,
     ScoreError,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Kernel",
     "MaskError",
     "Masks",
+    "MemoryWarning",
     "Net",
     "NtksapError",
     "Probe",

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntksap.errors import CollapseError, CollapseWarning
+from ntksap.errors import CollapseError, CollapseWarning, InputError
 from ntksap.initialisers import Initialiser
-from ntksap.layers import Selectors
+from ntksap.layers import Selectors, unwrap
 from ntksap.masks import Masks
 from ntksap.methods import method_named
 from ntksap.net import Net
+from ntksap.precision import arithmetic, resolve
 from ntksap.probe import Batch, MakeInputs, Probe
 from ntksap.pruning import Round, prune_rounds
 from ntksap.schedules import density_of, schedule_named
@@ -59,6 +60,15 @@ def prune(
     return masks
 
 
+def precision_of(
+    model: nn.Module, method: str = "ntk-sap", precision: str = "auto", device: torch.device | str | None = None
+) -> str:
+    """Return the precision that ``precision`` means for this model and method on this device."""
+    first = next(iter(unwrap(model).parameters()), torch.empty(0))
+    where = first.device if device is None else torch.device(device)
+    return resolve(precision, first.dtype, where, bears_bfloat16=method_named(method).bears_bfloat16)
+
+
 def prune_steps(
     model: nn.Module,
     sparsity: float,
@@ -77,8 +87,9 @@ def prune_steps(
     loss: Callable[[Tensor, Any], Tensor] | None = None,
     include: Selectors = None,
     exclude: Selectors = None,
-    dtype: torch.dtype | None = None,
+    precision: str = "auto",
     device: torch.device | str | None = None,
+    micro_batch: int | None = None,
     invert: bool = False,
     after: Round | None = None,
     **options: Any,
@@ -95,7 +106,10 @@ def prune_steps(
         scope: rank weights ``"global"`` or within each ``"layer"``.
         floor: weights that each layer keeps at least.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
-        output, loss, include, exclude, dtype, device: see `Net`.
+        output, loss, include, exclude, device: see `Net`.
+        precision: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float64"``, see `ntksap.precision.PRECISIONS`.
+        micro_batch: inputs that are worked on at a time; by default a whole batch, and less if memory runs out. The
+            scores are the same. Not for methods that differentiate through the statistics of a batch.
         invert: keep the lowest scores in place of the highest, to test whether scores matter.
         after: a round that was yielded earlier, to go on behind it.
         options: the options of the method.
@@ -103,8 +117,19 @@ def prune_steps(
     chosen = method_named(method)
     density = density_of(sparsity)
     score = chosen.with_options(options)
-    net = Net(model, output=output, loss=loss, init=init, include=include, exclude=exclude, dtype=dtype, device=device)
-    probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs, data=data)
+    if micro_batch is not None and not chosen.splits:
+        raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
+    net = Net(
+        model,
+        output=output,
+        loss=loss,
+        init=init,
+        include=include,
+        exclude=exclude,
+        device=device,
+        **arithmetic(precision_of(model, method, precision, device)),
+    )
+    probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs, data=data, micro_batch=micro_batch)
     return prune_rounds(
         net,
         score,

@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 from ntksap.errors import InputError
 from ntksap.layers import Selectors
 from ntksap.masks import Masks
-from ntksap.net import Inputs, Net, Norm
-from ntksap.probe import Probe, map_tensors
+from ntksap.net import Inputs, Net, Norm, map_tensors
+from ntksap.probe import Probe
 
 Piece: TypeAlias = tuple[str, Tensor]
 """Columns of J that belong to one weight tensor: its name, and positions in the flattened tensor."""

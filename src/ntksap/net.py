@@ -37,6 +37,7 @@ class Net:
         init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
         include, exclude: what is prunable, see `ntksap.layers.prunable_names`.
         dtype, device: where to compute; the module's own by default.
+        autocast: evaluate in bfloat16 what torch's autocast deems fit; weights, outputs and derivatives stay in dtype.
 
     >>> net = Net(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> net.prunable
@@ -56,6 +57,7 @@ class Net:
         exclude: Selectors = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        autocast: bool = False,
     ) -> None:
         module = unwrap(module)
         for name, tensor in module.named_parameters():
@@ -67,6 +69,7 @@ class Net:
         self.device = torch.device(device) if device is not None else first.device
         self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
         self._buffers = {name: b.detach().to(self.device) for name, b in module.named_buffers()}
+        self._autocast = autocast
         self._output = output or first_tensor
         self.loss = loss or summed_cross_entropy
         self._init = initialiser(init)
@@ -118,6 +121,22 @@ class Net:
         gradients = torch.autograd.grad(scalar, tensors, create_graph=create_graph, materialize_grads=True)
         return dict(zip(self.prunable, gradients, strict=True))
 
+    def graph_mib(self, leaves: Mapping[str, Tensor], inputs: Inputs) -> float:
+        """Return how much memory, in MiB, the graph of one evaluation holds besides the leaves."""
+        held = {tensor.untyped_storage().data_ptr() for tensor in leaves.values()}
+        saved: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in held:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            output = self(leaves, inputs)  # which keeps the graph, and so the addresses, alive meanwhile
+        assert output is not None
+        return sum(saved.values()) / 2**20
+
     def draw(self, *key: int | str) -> dict[str, Tensor]:
         """Return every parameter drawn afresh from the initialiser; the key alone decides what is drawn."""
         parameters = dict(self._skeleton.named_parameters())
@@ -147,9 +166,11 @@ class Net:
 
     def _evaluate(self, tensors: dict[str, Tensor], inputs: Inputs, norms: dict[str, Any]) -> Tensor:
         tensors = {place: self._laid_out(tensor) for place, tensor in tensors.items()}
-        args, kwargs = torch.utils._pytree.tree_map_only(Tensor, self._laid_out, arguments(inputs))
-        with self._norms.using(**norms):
-            return self._output(torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False))
+        args, kwargs = map_tensors(arguments(inputs), self._laid_out)
+        with self._norms.using(**norms), torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
+            result = torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False)
+        output = self._output(result)
+        return output.to(self.dtype) if self._autocast else output  # before anything cancels
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
         if tensor.dim() != 4:
@@ -195,6 +216,11 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return tuple(inputs), {}
+
+
+def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value``, a tensor or any nest of tuples, lists and dicts, with ``function`` applied to each tensor."""
+    return torch.utils._pytree.tree_map_only(Tensor, function, value)
 
 
 def _places(module: nn.Module) -> dict[str, str]:

@@ -88,7 +88,7 @@ _KEYS = ("running_mean", "running_var")
 
 
 def _mean_and_variance(layer: _NormBase, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased variance of each channel (C,), over batch and places; an InstanceNorm's, averaged over inputs."""
+    """Mean and unbiased variance of each channel (C,), over batch and places; of InstanceNorm, the average of all."""
     wide = torch.promote_types(x.dtype, torch.float32)
     mean, var = (torch.zeros(x.shape[1], dtype=wide, device=x.device) for _ in range(2))
     with torch.no_grad():

@@ -1,14 +1,15 @@
 """`Probe`: the inputs that scores are computed on, and the one place where scores are summed."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from ntksap.errors import InputError
-from ntksap.net import Inputs, Net
+from ntksap.micro import MicroBatches
+from ntksap.net import Inputs, Net, map_tensors
 from ntksap.seeds import generator_of
 
 Batch: TypeAlias = tuple[Inputs, Any]
@@ -29,6 +30,7 @@ class Probe:
         input_shape: shape of one input without the batch, for modules that take one tensor of numbers.
         make_inputs: makes the module's arguments where ``input_shape`` does not say enough (token ids, several inputs).
         batches: (inputs, labels) pairs, the pruning set.
+        micro: how a batch is cut when it does not fit into memory.
     """
 
     seed: int = 0
@@ -38,6 +40,7 @@ class Probe:
     batches: Sequence[Batch] = ()
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
+    micro: MicroBatches = field(default_factory=MicroBatches)
 
     @classmethod
     def of(
@@ -48,11 +51,12 @@ class Probe:
         input_shape: Sequence[int] | None = None,
         inputs: MakeInputs | None = None,
         data: Iterable[Batch] | None = None,
+        micro_batch: int | None = None,
     ) -> "Probe":
         """Return the probe for ``net``, its batches on the device and in the dtype of the net."""
         batches = [_place(_checked(batch), net.dtype, net.device) for batch in data or ()]
         shape = tuple(input_shape) if input_shape is not None else None
-        return cls(seed, 1, shape, inputs, batches, net.dtype, net.device)
+        return cls(seed, 1, shape, inputs, batches, net.dtype, net.device, MicroBatches(micro_batch))
 
     def at(self, round: int) -> "Probe":
         """Return the probe of another round."""
@@ -128,8 +132,3 @@ def _place(batch: Batch, dtype: torch.dtype, device: torch.device | str) -> Batc
 def _place_inputs(inputs: Inputs, dtype: torch.dtype, device: torch.device | str) -> Inputs:
     placed: Inputs = map_tensors(inputs, lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device))
     return placed
-
-
-def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Return ``value``, a tensor or any nest of tuples, lists and dicts, with ``function`` applied to each tensor."""
-    return torch.utils._pytree.tree_map_only(Tensor, function, value)

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from ntksap import models
-from ntksap.api import prune_steps
+from ntksap.api import precision_of, prune_steps
 from ntksap.cost import cost
 from ntksap.data import Dataset, load, pruning_batches
 from ntksap.errors import NtksapError, StorageError
@@ -140,6 +140,7 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[
         "layers": masks.layers() if masks else [],
         "inference_flops": flops.sparse,
         "dense_flops": flops.dense,
+        "precision": masks.info.get("precision") if masks else None,
         "prune_seconds": masks.info["seconds"] if masks else 0.0,
         "train_seconds": sum(record["seconds"] for record in records),
         "peak_memory_mib": peak_memory_mib(),
@@ -171,6 +172,7 @@ def _pruned(
     batches = pruning_batches(
         data, per_class=settings.samples_per_class, batch_size=settings.prune_batch, seed=settings.seed
     )
+    precision = precision_of(model, settings.method, device=place.device)
     start = time.perf_counter() - seconds
     masks = after.masks if after else None
     for state in prune_steps(
@@ -185,12 +187,14 @@ def _pruned(
         scope=settings.scope,
         floor=settings.floor,
         init=settings.init,
+        precision=precision,
         device=place.device,
         invert=settings.sanity == "invert",
         after=after,
         **settings.options,
     ):
-        masks = Masks(state.masks, {"round": state.index, "seconds": time.perf_counter() - start})
+        info = {"round": state.index, "seconds": time.perf_counter() - start, "precision": precision}
+        masks = Masks(state.masks, info)
         if state.index < state.rounds:
             masks.save(partial)
         on_progress(Progress("prune", state.index, state.rounds))

@@ -37,6 +37,8 @@ class Method:
         data_free: it needs no data (else labelled batches).
         weight_agnostic: the score does not depend on the module's present weights.
         regrow: pruned weights may return in a later round.
+        splits: a batch can be cut into micro-batches without changing the scores.
+        bears_bfloat16: products in bfloat16 leave the ranking as it is.
         preset: option values that differ from the score function's own defaults.
     """
 
@@ -48,6 +50,8 @@ class Method:
     data_free: bool = False
     weight_agnostic: bool = False
     regrow: bool = False
+    splits: bool = False
+    bears_bfloat16: bool = False
     preset: Mapping[str, Any] = field(default_factory=dict)
 
     @property
