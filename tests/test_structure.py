@@ -17,8 +17,9 @@ SOURCE = ROOT / "src" / "ntksap"
 LEVELS = [
     ["errors", "seeds", "files", "machine", "threshold", "toml", "hashing", "sums", "_version"],
     ["ranks", "sync_norm"],
-    ["layers", "initialisers", "kernels", "models"],
+    ["layers", "initialisers", "kernels", "models", "norms", "precision"],
     ["net", "attachment"],
+    ["micro"],
     ["probe", "masks", "interchange", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
     ["taps", "jacobian", "lanczos"],
     ["ntk"],

@@ -17,6 +17,7 @@ from ntksap.errors import (
     CollapseWarning,
     InputError,
     MaskError,
+    MemoryWarning,
     NtksapError,
     ScoreError,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Kernel",
     "MaskError",
     "Masks",
+    "MemoryWarning",
     "Net",
     "NtksapError",
     "Probe",

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ntksap.errors import CollapseError, CollapseWarning
+from ntksap.errors import CollapseError, CollapseWarning, InputError
 from ntksap.hashing import sha256_of
 from ntksap.homogeneity import warned
 from ntksap.initialisers import Initialiser
-from ntksap.layers import Selectors
+from ntksap.layers import Selectors, unwrap
 from ntksap.masks import Masks
 from ntksap.methods import method_named
 from ntksap.net import Net
+from ntksap.precision import arithmetic, resolve
 from ntksap.probe import Data, MakeInputs, Probe
 from ntksap.pruning import Round
 from ntksap.ranks import Ranks
@@ -66,6 +67,15 @@ def prune(
     return masks
 
 
+def precision_of(
+    model: nn.Module, method: str = "ntk-sap", precision: str = "auto", device: torch.device | str | None = None
+) -> str:
+    """Return the precision that ``precision`` means for this model and method on this device."""
+    first = next(iter(unwrap(model).parameters()), torch.empty(0))
+    where = first.device if device is None else torch.device(device)
+    return resolve(precision, first.dtype, where, bears_bfloat16=method_named(method).bears_bfloat16)
+
+
 def prune_steps(
     model: nn.Module,
     sparsity: float,
@@ -84,8 +94,9 @@ def prune_steps(
     loss: Callable[[Tensor, Any], Tensor] | None = None,
     include: Selectors = None,
     exclude: Selectors = None,
-    dtype: torch.dtype | None = None,
+    precision: str = "auto",
     device: torch.device | str | None = None,
+    micro_batch: int | None = None,
     invert: bool = False,
     after: Round | None = None,
     group: ProcessGroup | None = None,
@@ -105,7 +116,10 @@ def prune_steps(
         scope: rank weights ``"global"`` or within each ``"layer"``; the method's own by default, mostly global.
         floor: weights that each layer keeps at least.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
-        output, loss, include, exclude, dtype, device: see `Net`.
+        output, loss, include, exclude, device: see `Net`.
+        precision: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float64"``, see `ntksap.precision.PRECISIONS`.
+        micro_batch: inputs that are worked on at a time; by default a whole batch, and less if memory runs out. The
+            scores are the same. Not for methods that differentiate through the statistics of a batch.
         invert: keep the lowest scores in place of the highest, to test whether scores matter.
         after: a round that was yielded earlier, to go on behind it.
         group: a process group that shares the work, such as ``torch.distributed.group.WORLD``: every process of it
@@ -115,11 +129,29 @@ def prune_steps(
     chosen = method_named(method)
     density = density_of(sparsity)
     pruner = chosen.pruner_with(options)
-    net = Net(model, output=output, loss=loss, init=init, include=include, exclude=exclude, dtype=dtype, device=device)
+    if micro_batch is not None and not chosen.splits:
+        raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
+    net = Net(
+        model,
+        output=output,
+        loss=loss,
+        init=init,
+        include=include,
+        exclude=exclude,
+        device=device,
+        **arithmetic(precision_of(model, method, precision, device)),
+    )
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
     probe = Probe.of(
-        net, seed=seed, input_shape=input_shape, inputs=inputs, data=data, stream=chosen.streams, ranks=ranks
+        net,
+        seed=seed,
+        input_shape=input_shape,
+        inputs=inputs,
+        data=data,
+        stream=chosen.streams,
+        micro_batch=micro_batch,
+        ranks=ranks,
     )
     states = pruner(
         net,

@@ -36,6 +36,10 @@ class ApproximationWarning(UserWarning):
     """A score that is exact on some nets only was computed on another one."""
 
 
+class MemoryWarning(UserWarning):
+    """A batch was too large for the memory and is worked on in slices, with the same result."""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not in a table: the nearest name first, then all of them."""
     names = sorted(known)

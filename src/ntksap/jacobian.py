@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 from ntksap.errors import InputError
 from ntksap.layers import Selectors
 from ntksap.masks import Masks
-from ntksap.net import Inputs, Net, Norm
-from ntksap.probe import Probe, map_tensors
+from ntksap.net import Inputs, Net, Norm, map_tensors
+from ntksap.probe import Probe
 from ntksap.seeds import generator_of
 from ntksap.taps import Taps, derivatives
 

@@ -3,6 +3,7 @@
 import os
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,6 +17,16 @@ def peak_memory_mib() -> float:
         return kib / 2**10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # on Linux this counts the parent process as well
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def available_memory_mib() -> float | None:
+    """Return how much RAM this process can still take, in MiB, of the machine or its control group; None if unknown."""
+    known = [kib / 2**10 for kib in [_kib("/proc/meminfo", "MemAvailable")] if kib is not None]
+    with suppress(OSError, ValueError):  # no such group, or "max"
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{file}").read_text()) for file in ("max", "current"))
+        known.append((limit - used) / 2**20)
+    return min(known, default=None)
 
 
 def _kib(file: str, key: str) -> int | None:

@@ -6,12 +6,12 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ntksap.errors import InputError
 from ntksap.initialisers import Initialiser, initialiser
 from ntksap.kernels import plain_kernels
 from ntksap.layers import Selectors, prunable_names, unwrap
+from ntksap.norms import Norms
 from ntksap.seeds import global_seed
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
@@ -20,13 +20,6 @@ Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 Norm: TypeAlias = str | Mapping[str, Tensor]
 """Which statistics BatchNorm uses: ``"batch"`` (train mode), ``"running"`` (eval mode, the module's own buffers), or
 buffers that `Net.statistics` returned (eval mode with those)."""
-
-
-class _LocalBatchNorm(_BatchNorm):
-    """SyncBatchNorm without the synchronising: one scoring pass sees its whole batch in one process."""
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        pass
 
 
 class Net:
@@ -44,6 +37,7 @@ class Net:
         init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
         include, exclude: what is prunable, see `ntksap.layers.prunable_names`.
         dtype, device: where to compute; the module's own by default.
+        autocast: evaluate in bfloat16 what torch's autocast deems fit; weights, outputs and derivatives stay in dtype.
 
     >>> net = Net(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> net.prunable
@@ -63,6 +57,7 @@ class Net:
         exclude: Selectors = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        autocast: bool = False,
     ) -> None:
         module = unwrap(module)
         for name, tensor in module.named_parameters():
@@ -75,41 +70,41 @@ class Net:
         self.device = torch.device(device) if device is not None else first.device
         self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
         self._buffers = {name: b.detach().to(self.device) for name, b in module.named_buffers()}
+        self._autocast = autocast
         self._output = output or first_tensor
         self.loss = loss or summed_cross_entropy
         self._init = initialiser(init)
         self._skeleton = private_copy(module)
         self._places = _places(self._skeleton)
-        self._norms = {n: m for n, m in self._skeleton.named_modules() if isinstance(m, _NormBase)}
-        for norm in self._norms.values():
-            # `statistics` wants plain averages over the calls of one pass; an InstanceNorm cannot average, so its last.
-            norm.momentum = None if isinstance(norm, _BatchNorm) else 1.0
+        self._norms = Norms(self._skeleton)
+        # Convolutions on a CPU are faster with the channels as the innermost dimension.
+        self._channels_last = self.device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in module.modules())
 
     def __call__(self, weights: Mapping[str, Tensor], inputs: Inputs, *, norm: Norm = "running") -> Tensor:
         """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter."""
-        buffers = self._fresh_buffers(weights)
         if not isinstance(norm, str):
-            buffers.update(norm)
-        elif norm not in ("batch", "running"):
+            return self._forward(weights, inputs, given=norm)
+        if norm not in ("batch", "running"):
             raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
-        return self._forward(weights, buffers, inputs, batch_norm=norm == "batch")
+        return self._forward(weights, inputs, batch=norm == "batch")
+
+    def observed(self, weights: Mapping[str, Tensor], inputs: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Evaluate f with BatchNorm by this batch's mean and unbiased variance, and return these statistics too.
+
+        They are taken layer by layer in this very pass and are constants to derivatives, so that a second evaluation
+        with ``norm=`` these statistics repeats the first.
+        """
+        taken: dict[str, Tensor] = {}
+        return self._forward(weights, inputs, taken=taken), taken
 
     @torch.no_grad()
     def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
-        """Return the normalisation layers' buffers filled with the mean and unbiased variance of this one batch."""
-        buffers = self._fresh_buffers(weights)
-        names = self.norm_buffers()
-        if not names:
-            return {}
-        for name in names:
-            if name.endswith("num_batches_tracked"):
-                buffers[name].zero_()
-        self._forward(weights, buffers, inputs, batch_norm=True)
-        return {name: buffers[name] for name in names}
+        """Return the statistics of `observed` alone, without a graph."""
+        return self.observed(weights, inputs)[1] if self._norms.layers else {}
 
     def norm_buffers(self) -> dict[str, Tensor]:
         """Return the normalisation layers' running means, variances and counts, as the module has them."""
-        names = [f"{path}.{key}" if path else key for path, norm in self._norms.items() for key in norm._buffers]
+        names = [f"{path}.{key}".lstrip(".") for path, norm in self._norms.layers.items() for key in norm._buffers]
         return {name: self._buffers[name] for name in names if name in self._buffers}
 
     def users(self) -> list[tuple[str, nn.Module]]:
@@ -132,6 +127,22 @@ class Net:
         gradients = torch.autograd.grad(scalar, tensors, create_graph=create_graph, materialize_grads=True)
         return dict(zip(self.prunable, gradients, strict=True))
 
+    def graph_mib(self, leaves: Mapping[str, Tensor], inputs: Inputs) -> float:
+        """Return how much memory, in MiB, the graph of one evaluation holds besides the leaves."""
+        held = {tensor.untyped_storage().data_ptr() for tensor in leaves.values()}
+        saved: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in held:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            output = self(leaves, inputs)  # which keeps the graph, and so the addresses, alive meanwhile
+        assert output is not None
+        return sum(saved.values()) / 2**20
+
     def draw(self, *key: int | str) -> dict[str, Tensor]:
         """Return every parameter drawn afresh from the initialiser; the key alone decides what is drawn."""
         parameters = dict(self._skeleton.named_parameters())
@@ -143,18 +154,33 @@ class Net:
             self._init(self._skeleton)
             return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
 
-    def _forward(
-        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Inputs, *, batch_norm: bool
-    ) -> Tensor:
-        for module in self._norms.values():
-            module.train(batch_norm)
-        given = {**weights, **buffers}
+    def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, **norms: Any) -> Tensor:
+        given = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
         tensors = {place: given[name] for place, name in self._places.items()}
-        args, kwargs = arguments(inputs)
         # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
         with plain_kernels(self._skeleton), global_seed("forward"):
+            try:
+                return self._evaluate(tensors, inputs, norms)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                if not self._channels_last:
+                    raise
+                self._channels_last = False  # a module that views tensors as if their channels came first
+                return self._evaluate(tensors, inputs, norms)
+
+    def _evaluate(self, tensors: dict[str, Tensor], inputs: Inputs, norms: dict[str, Any]) -> Tensor:
+        tensors = {place: self._laid_out(tensor) for place, tensor in tensors.items()}
+        args, kwargs = map_tensors(arguments(inputs), self._laid_out)
+        with self._norms.using(**norms), torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
             result = torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False)
-        return self._output(result)
+        output = self._output(result)
+        return output.to(self.dtype) if self._autocast else output  # before anything cancels
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() != 4:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
     def _fresh_buffers(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         dtype = next(iter(weights.values())).dtype
@@ -197,6 +223,11 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(inputs), {}
 
 
+def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value``, a tensor or any nest of tuples, lists and dicts, with ``function`` applied to each tensor."""
+    return torch.utils._pytree.tree_map_only(Tensor, function, value)
+
+
 def _places(module: nn.Module) -> dict[str, str]:
     """Map each place where a tensor sits to the tensor's own name, which differs for tied tensors.
 
@@ -221,8 +252,4 @@ def private_copy(module: nn.Module) -> nn.Module:
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
         ) from error
     # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
-    skeleton = skeleton.cpu().eval().requires_grad_(False)
-    for part in skeleton.modules():
-        if isinstance(part, nn.SyncBatchNorm):
-            part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
-    return skeleton
+    return skeleton.cpu().eval().requires_grad_(False)

@@ -1,14 +1,15 @@
 """`Probe`: the inputs that scores are computed on, and the one place where scores are summed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from ntksap.errors import InputError
-from ntksap.net import Inputs, Net
+from ntksap.micro import MicroBatches
+from ntksap.net import Inputs, Net, map_tensors
 from ntksap.ranks import ALONE, Ranks
 from ntksap.seeds import generator_of
 
@@ -35,6 +36,7 @@ class Probe:
         batches: (inputs, labels) pairs, the pruning set.
         source: where epochs are streamed from, see `epoch`.
         ranks: the processes that share the work.
+        micro: how a batch is cut when it does not fit into memory.
     """
 
     seed: int = 0
@@ -46,6 +48,7 @@ class Probe:
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
     ranks: Ranks = ALONE
+    micro: MicroBatches = field(default_factory=MicroBatches)
 
     @classmethod
     def of(
@@ -57,6 +60,7 @@ class Probe:
         inputs: MakeInputs | None = None,
         data: Data | None = None,
         stream: bool = False,
+        micro_batch: int | None = None,
         ranks: Ranks = ALONE,
     ) -> "Probe":
         """Return the probe for ``net``, its batches on the device and in the dtype of the net.
@@ -66,7 +70,17 @@ class Probe:
         held = () if stream or data is None else _epoch_of(data, 0)
         batches = [_place(_checked(batch), net.dtype, net.device) for batch in held]
         shape = tuple(input_shape) if input_shape is not None else None
-        return cls(seed, 1, shape, inputs, batches, data if stream else None, net.dtype, net.device, ranks)
+        return cls(
+            seed=seed,
+            input_shape=shape,
+            make_inputs=inputs,
+            batches=batches,
+            source=data if stream else None,
+            dtype=net.dtype,
+            device=net.device,
+            ranks=ranks,
+            micro=MicroBatches(micro_batch),
+        )
 
     def at(self, round: int) -> "Probe":
         """Return the probe of another round."""
@@ -166,8 +180,3 @@ def _place(batch: Batch, dtype: torch.dtype, device: torch.device | str) -> Batc
 def _place_inputs(inputs: Inputs, dtype: torch.dtype, device: torch.device | str) -> Inputs:
     placed: Inputs = map_tensors(inputs, lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device))
     return placed
-
-
-def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Return ``value``, a tensor or any nest of tuples, lists and dicts, with ``function`` applied to each tensor."""
-    return torch.utils._pytree.tree_map_only(Tensor, function, value)

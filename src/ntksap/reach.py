@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ntksap.masks import Masks
-from ntksap.net import Net
-from ntksap.probe import MakeInputs, Probe, map_tensors
+from ntksap.net import Net, map_tensors
+from ntksap.probe import MakeInputs, Probe
 from ntksap.seeds import generator_of
 
 _DRAWS, _INPUTS = 5, 8

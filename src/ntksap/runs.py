@@ -30,7 +30,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from ntksap import models
-from ntksap.api import prune_steps
+from ntksap.api import precision_of, prune_steps
 from ntksap.cost import cost
 from ntksap.data import Dataset, load
 from ntksap.errors import NtksapError, StorageError
@@ -156,6 +156,7 @@ def _work(
         "layers": masks.layers() if masks else [],
         "inference_flops": flops.sparse,
         "dense_flops": flops.dense,
+        "precision": masks.info.get("precision") if masks else None,
         "prune_seconds": masks.info["seconds"] if masks else 0.0,
         "train_seconds": sum(record["seconds"] for record in records),
         "peak_memory_mib": peak_memory_mib(),
@@ -207,6 +208,7 @@ def _pruned(
     )
     about = {key: getattr(settings, key) for key in ("method", "model", "seed", "sparsity")}
     about |= {"input_shape": list(data.input_shape), "classes": data.num_classes}
+    about["precision"] = precision_of(model, settings.method, device=place.device)
     start = time.perf_counter() - seconds
     masks = after.masks if after else None
     for round_ in prune_steps(
@@ -221,6 +223,7 @@ def _pruned(
         scope=settings.scope,
         floor=settings.floor,
         init=settings.init,
+        precision=about["precision"],
         device=place.device,
         invert=settings.sanity == "invert",
         after=after,

@@ -103,7 +103,7 @@ def _ranked(name: str, scores: Tensor) -> Floats:
         remedy = (
             "they overflow float64, so the net is too deep or its weights are too large for this method"
             if scores.dtype == torch.float64
-            else "pass dtype=torch.float64 (--dtype float64)"
+            else "pass precision='float64' (--precision float64)"
         )
         raise ScoreError(f"layer {name!r}: {bad} of {scores.numel()} scores are NaN or infinite; {remedy}")
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32

@@ -130,26 +130,6 @@ def test_dropout_is_off_and_noise_in_the_forward_pass_repeats():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_statistics_average_over_the_uses_of_a_module():
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(3)
-            self.linear = nn.Linear(3, 3)
-
-        def forward(self, x):
-            return self.norm(self.linear(self.norm(x)))
-
-    module = Twice().double()
-    net = Net(module)
-    inputs = torch.randn(50, 3, dtype=torch.float64) * 4 + 1
-    statistics = net.statistics(net.weights, inputs)
-    first = inputs.mean(0)
-    middle = module.linear(nn.functional.batch_norm(inputs, None, None, training=True))
-    torch.testing.assert_close(statistics["norm.running_mean"], (first + middle.mean(0)) / 2)
-    assert int(module.norm.num_batches_tracked) == 0
-
-
 def test_draws_depend_on_the_key_alone():
     net = Net(conv_bn())
     first, other = net.draw(0, "a", 1), net.draw(0, "a", 2)

@@ -85,7 +85,7 @@ def test_every_floating_dtype_and_memory_format(dtype):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_scores_that_cannot_be_ranked_name_the_layer_and_the_way_out(bad):
-    with pytest.raises(ScoreError, match=r"'deep': 1 of 2 .* dtype=torch.float64"):
+    with pytest.raises(ScoreError, match=r"'deep': 1 of 2 .* precision='float64'"):
         select({"fine": torch.ones(3), "deep": torch.tensor([1.0, bad])}, 2)
     with pytest.raises(ScoreError, match=r"'deep'.*overflow float64"):
         select({"deep": torch.tensor([1.0, bad], dtype=torch.float64)}, 1)

@@ -1,6 +1,7 @@
 """The slow and obvious way to a kernel, which knows nothing of `Net`; and tiny nets with random masks."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,6 +31,20 @@ def setting(name: str, *, inputs: int = 4, density: float = 0.6) -> tuple[nn.Mod
     return module.train(), batch, masks
 
 
+def set_statistics(module: nn.Module, evaluate: Callable[[], object]) -> None:
+    """Fill each BatchNorm's buffers, in the order they stand in the module, with the statistics of what reaches it.
+
+    One whole evaluation per layer, all in evaluation mode, so that the layers before it are settled.
+    """
+    for layer in [part for part in module.eval().modules() if isinstance(part, _BatchNorm)]:
+        seen: list[Tensor] = []
+        handle = layer.register_forward_pre_hook(lambda layer, args, seen=seen: seen.append(args[0].detach()))
+        evaluate()
+        handle.remove()
+        values = seen[0].transpose(0, 1).flatten(1)
+        layer.running_mean, layer.running_var = values.mean(1), values.var(1)
+
+
 def explicit_jacobian(module: nn.Module, inputs: Any, masks: dict[str, Tensor], norm: str = "running") -> Tensor:
     """∂f/∂w at w = θ⊙m (rows × all weights of the masked tensors): the columns of pruned ones as well."""
     module = copy.deepcopy(module).eval()
@@ -37,12 +52,7 @@ def explicit_jacobian(module: nn.Module, inputs: Any, masks: dict[str, Tensor], 
     weights = {**theta, **{name: theta[name] * mask for name, mask in masks.items()}}
     args, kwargs = arguments(inputs)
     if norm == "batch":
-        norms = [part.train() for part in module.modules() if isinstance(part, _BatchNorm)]
-        for part in norms:
-            part.momentum = 1.0
-        if norms:
-            functional_call(module, weights, args, kwargs)  # leaves the statistics of this batch in the buffers
-        module.eval()
+        set_statistics(module, lambda: functional_call(module, weights, args, kwargs))
 
     def f(*tensors: Tensor) -> Tensor:
         moved = {**weights, **dict(zip(masks, tensors, strict=True))}

@@ -11,6 +11,17 @@ stdout = Console(soft_wrap=True)
 stderr = Console(stderr=True)
 
 
+def spoken(seconds: float) -> str:
+    """Return a duration in the unit that suits it.
+
+    >>> spoken(0.4), spoken(50), spoken(600), spoken(9000)
+    ('0.4 s', '50 s', '10 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def print_json(result: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout."""
     sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from tyro.conf import OmitArgPrefixes
 
-from ntksap.api import prune
-from ntksap.cli.console import print_json, stdout
+from ntksap.api import precision_of, prune
+from ntksap.cli.console import print_json, spoken, stderr, stdout
 from ntksap.cli.diagnose import print_sentences
 from ntksap.cli.options import ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
@@ -43,10 +42,13 @@ class PruneArguments:
     """Weights that each layer keeps at least."""
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
     """Where weight draws come from."""
-    dtype: Literal["float32", "float64"] | None = None
-    """Precision of the scores; float64 where float32 overflows."""
+    precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """Of the scores. auto: bfloat16 where the device is fast at it and the method bears it. float64 where float32
+    overflows."""
     device: str = "cpu"
     """cpu, cuda or mps."""
+    micro_batch: int | None = None
+    """Inputs to work on at a time, with the same result; by default a whole batch, and less if memory runs out."""
     data: str | None = None
     """A data set, for the methods that need one: digits, cifar10, cifar100, tiny-imagenet or imagenet."""
     data_dir: Path | None = None
@@ -78,12 +80,16 @@ def run_prune(
         fresh_folder(out)
     data = load(how.data, how.data_dir) if how.data else None
     module, shape = model.build(data)
+    precision = precision_of(module, how.method, how.precision, how.device)
     start = time.perf_counter()
     with joined(how.device) as (ranks, device), bars(ranks.first) as show:
         show(how.method, "round", 0, rounds, "density 100 %")
 
         def on_round(state: Round) -> None:
             show(how.method, "round", state.index, state.rounds, f"density {100 * state.masks.density:.3g} %")
+            if state.index == 1 < state.rounds:
+                estimate = (time.perf_counter() - start) * state.rounds
+                stderr.print(f"{state.rounds} rounds will take about {spoken(estimate)}.", highlight=False)
 
         masks = prune(
             module,
@@ -99,8 +105,9 @@ def run_prune(
             scope=how.scope,
             floor=how.floor,
             init=how.init,
-            dtype=getattr(torch, how.dtype) if how.dtype else None,
+            precision=precision,
             device=device,
+            micro_batch=how.micro_batch,
             group=ranks.group,
             **options,
         )
@@ -122,6 +129,7 @@ def run_prune(
         "effective_sparsity": found.effective_sparsity,
         "rounds": rounds,
         "options": options,
+        "precision": precision,
         "prune_seconds": seconds,
         "processes": ranks.size,
         "peak_memory_mib": peak_memory_mib(),

@@ -33,7 +33,7 @@ register(Method("ntt", None, "train mask and weights to the dense net's outputs 
                 rounds=20, schedule="one-shot", scope="layer", data="training set", labels=False, batch=64,
                 regrow=True, returns_weights=True))
 register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the neural tangent kernel", rounds=20,
-                data="none", weight_agnostic=True))
+                data="none", weight_agnostic=True, splits=True, bears_bfloat16=True))
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,
-                data="none", weight_agnostic=True))
+                data="none", weight_agnostic=True, splits=True, bears_bfloat16=True))
 # fmt: on

@@ -20,24 +20,24 @@ def grasp(
     """Score a weight by what it adds to the gradient's norm: S = θ ⊙ (H g), keep the largest (signed).
 
     g = ∂L/∂w summed over all batches first, H the Hessian of the same loss on the same samples, so that H g is one
-    Hessian–vector product per batch. The NTK-SAP paper prints the opposite sign; the method and its published code
-    keep the largest θ ⊙ H g. BatchNorm normalises by the batch.
+    Hessian–vector product per batch; a single batch's graph of g serves H g as well. The NTK-SAP paper prints the
+    opposite sign; the method and its published code keep the largest θ ⊙ H g. BatchNorm normalises by the batch.
     """
+    leaves = net.leaves(net.weights, masks)
 
-    def loss(leaves: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    def gradient(batch: Batch, *, create_graph: bool = False) -> dict[str, Tensor]:
         inputs, labels = batch
-        return net.loss(net(leaves, inputs, norm="batch") / temperature, labels)
+        loss = net.loss(net(leaves, inputs, norm="batch") / temperature, labels)
+        return net.gradient(loss, leaves, create_graph=create_graph)
 
-    def gradient(batch: Batch) -> dict[str, Tensor]:
-        leaves = net.leaves(net.weights, masks)
-        return net.gradient(loss(leaves, batch), leaves)
+    def hessian_product(slope: Mapping[str, Tensor], flow: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return net.gradient(torch.stack([(slope[n] * flow[n]).sum() for n in net.prunable]).sum(), leaves)
 
-    def hessian_product(batch: Batch) -> dict[str, Tensor]:
-        leaves = net.leaves(net.weights, masks)
-        slope = net.gradient(loss(leaves, batch), leaves, create_graph=True)
-        inner = torch.stack([(slope[name] * flow[name]).sum() for name in net.prunable]).sum()
-        return net.gradient(inner, leaves)
-
-    flow = probe.sum(gradient, probe.labelled())
-    product = probe.sum(hessian_product, probe.labelled())
+    batches = probe.labelled()
+    if len(batches) == 1:
+        slope = gradient(batches[0], create_graph=True)
+        product = hessian_product(slope, {name: value.detach() for name, value in slope.items()})
+    else:
+        flow = probe.sum(gradient, batches)
+        product = probe.sum(lambda batch: hessian_product(gradient(batch, create_graph=True), flow), batches)
     return {name: net.weights[name] * product[name] for name in net.prunable}

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ntksap.errors import InputError
-from ntksap.net import Inputs, Net
-from ntksap.probe import map_tensors
+from ntksap.net import Inputs, Net, map_tensors
 
 EXACT_ENTRIES = 3 * 10**7
 """Numbers that the whole kernel may hold for one half of a batch: 120 MB in float32, some times that in all."""

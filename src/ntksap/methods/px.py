@@ -9,8 +9,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ntksap.errors import InputError
-from ntksap.net import Net
-from ntksap.probe import Batch, Probe, map_tensors
+from ntksap.net import Net, map_tensors
+from ntksap.probe import Batch, Probe
 
 _RELUS = {functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 _LEAKY = {functional.leaky_relu, functional.leaky_relu_}

@@ -44,6 +44,8 @@ class Method:
         regrow: pruned weights may return in a later round.
         returns_weights: it also chooses the weights that training is to start from.
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
+        splits: a batch can be cut into micro-batches without changing the scores.
+        bears_bfloat16: products in bfloat16 leave the ranking as it is.
         preset: option values that differ from the function's own defaults.
         from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
         pruner: in place of a score, a whole `Pruner` with options, for a method that is more than score and select.
@@ -62,6 +64,8 @@ class Method:
     regrow: bool = False
     returns_weights: bool = False
     homogeneous: bool = False
+    splits: bool = False
+    bears_bfloat16: bool = False
     preset: Mapping[str, Any] = field(default_factory=dict)
     from_recipe: Mapping[str, str] = field(default_factory=dict)
     pruner: Callable[..., Any] | None = None

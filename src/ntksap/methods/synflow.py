@@ -12,11 +12,25 @@ from ntksap.probe import Probe
 def synflow(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:
     """Score a weight by the strength of the paths through it: S = |θ| ⊙ ∂R/∂|w|, R = Σ_k f_k(1; |θ|⊙m).
 
-    One input of ones, every parameter replaced by its absolute value, BatchNorm in evaluation mode. On deep nets R
-    passes 10³⁸, so all is computed in float64 where the device has it.
+    One input of ones, every parameter replaced by its absolute value, BatchNorm in evaluation mode. All terms are
+    positive, so float32 is as exact as it is anywhere, as long as its range will do: on deep nets R passes 10³⁸. Where
+    a score is not well inside that range, all is computed again in float64.
     """
-    dtype = torch.float32 if net.device.type == "mps" else torch.float64
+    scores = _flow(net, masks, probe, net.dtype)
+    if net.dtype != torch.float64 and net.device.type != "mps" and not _in_range(scores):
+        scores = _flow(net, masks, probe, torch.float64)
+    return scores
+
+
+def _flow(net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtype) -> dict[str, Tensor]:
     weights = {name: weight.abs().to(dtype) for name, weight in net.weights.items()}
     leaves = net.leaves(weights, masks)
     gradients = net.gradient(net(leaves, probe.ones(dtype)).sum(), leaves)
     return {name: (weights[name] * gradients[name]).abs() for name in net.prunable}
+
+
+def _in_range(scores: Mapping[str, Tensor]) -> bool:
+    """Whether every score is 0 or between 10⁻³⁰ and 10³⁰, and not all are 0."""
+    every = torch.cat([score.flatten() for score in scores.values()])
+    least, most = (every + (every == 0) * 1.0).min(), every.max()
+    return bool((least >= 1e-30) & (most <= 1e30) & (most > 0))

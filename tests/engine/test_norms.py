@@ -1,0 +1,123 @@
+"""Statistics that are taken in the pass that uses them, against a pass per layer."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from cases import Residual, conv_bn
+from ntk.kernels import set_statistics
+from ntksap import Net, models
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(conv_bn, (2, 5, 5)), (Residual, (2, 5, 5)), (lambda: models.build("resnet8"), (3, 8, 8))],
+    ids=["conv-bn", "residual", "resnet8"],
+)
+def test_the_pass_that_takes_statistics_equals_one_that_is_given_them(make, shape):
+    module = make().double()
+    net = Net(module)
+    inputs = torch.randn(6, *shape).double()
+    output, statistics = net.observed(net.weights, inputs)
+    twin = copy.deepcopy(module)
+    set_statistics(twin, lambda: twin(inputs))
+    for name, buffer in twin.named_buffers():
+        if name.endswith(("mean", "var")):
+            torch.testing.assert_close(statistics[name], buffer)
+    torch.testing.assert_close(output, twin(inputs))
+    torch.testing.assert_close(net(net.weights, inputs, norm=statistics), twin(inputs))
+    torch.testing.assert_close(net.statistics(net.weights, inputs), statistics)
+
+
+def test_statistics_carry_no_gradient():
+    module = conv_bn().double()
+    net = Net(module)
+    inputs = torch.randn(6, 2, 5, 5).double()
+    masks = {name: torch.ones_like(net.weights[name], dtype=torch.bool) for name in net.prunable}
+    leaves = net.leaves(net.weights, masks)
+    output, statistics = net.observed(leaves, inputs)
+    found = net.gradient(output.square().sum(), leaves)
+    twin = {name: weight.clone().requires_grad_() for name, weight in net.weights.items()}
+    given = functional_call(copy.deepcopy(module).eval(), {**twin, **statistics}, (inputs,))
+    expected = torch.autograd.grad(given.square().sum(), [twin[name] for name in net.prunable])
+    torch.testing.assert_close(tuple(found.values()), expected)
+    through = functional_call(copy.deepcopy(module).train(), twin, (inputs,)).square().sum()
+    other = torch.autograd.grad(through, [twin[name] for name in net.prunable])
+    assert not torch.allclose(other[0], expected[0], rtol=0.1)  # the test can tell: through the statistics it differs
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.norm(self.linear(self.norm(x)))
+
+
+def test_each_use_of_a_layer_has_its_own_statistics():
+    module = Twice().double()
+    net = Net(module)
+    inputs = torch.randn(50, 3).double() * 4 + 1
+    output, statistics = net.observed(net.weights, inputs)
+    middle = module.linear((inputs - inputs.mean(0)) / (inputs.var(0) + module.norm.eps).sqrt())
+    torch.testing.assert_close(statistics["norm.running_mean"], inputs.mean(0))
+    torch.testing.assert_close(statistics["norm.running_mean.1"], middle.mean(0).detach())
+    torch.testing.assert_close(output, (middle - middle.mean(0)) / (middle.var(0) + module.norm.eps).sqrt())
+    torch.testing.assert_close(net(net.weights, inputs, norm=statistics), output)
+    assert int(module.norm.num_batches_tracked) == 0
+
+
+class Clamped(nn.BatchNorm2d):
+    """A layer of a user, with a forward pass of its own."""
+
+    def forward(self, x):
+        return super().forward(x).clamp(max=0.5)
+
+
+def test_layers_of_other_kinds_keep_their_own_forward_pass():
+    for layer in (
+        Clamped(3),
+        nn.InstanceNorm2d(3, affine=True, track_running_stats=True),
+        nn.BatchNorm2d(3, affine=False),
+    ):
+        module = nn.Sequential(nn.Conv2d(2, 3, 3), layer).double()
+        net = Net(module)
+        inputs = torch.randn(4, 2, 6, 6).double()
+        output, statistics = net.observed(net.weights, inputs)
+        hidden = module[0](inputs)
+        variance = hidden.var((2, 3)).mean(0) if isinstance(layer, nn.InstanceNorm2d) else hidden.var((0, 2, 3))
+        torch.testing.assert_close(statistics["1.running_var"], variance.detach())
+        twin = copy.deepcopy(module).eval()
+        twin[1].running_mean, twin[1].running_var = statistics["1.running_mean"], statistics["1.running_var"]
+        torch.testing.assert_close(output, twin(inputs))
+
+
+def test_a_module_that_views_its_tensors_works_too():
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 3, 3)
+            self.linear = nn.Linear(27, 2)
+
+        def forward(self, x):
+            return self.linear(self.conv(x).view(len(x), -1))
+
+    module = Views()
+    net = Net(module)
+    inputs = torch.randn(4, 2, 5, 5)
+    for _ in range(2):
+        torch.testing.assert_close(net(net.weights, inputs), module(inputs))
+
+
+def test_an_error_of_the_module_itself_is_not_hidden():
+    module = conv_bn()
+    net = Net(module)
+    with pytest.raises(RuntimeError, match="channels"):
+        net(net.weights, torch.randn(4, 5, 5, 5))
+    inputs = torch.randn(4, 2, 5, 5)
+    torch.testing.assert_close(net(net.weights, inputs), module.eval()(inputs))
