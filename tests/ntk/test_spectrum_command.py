@@ -82,7 +82,7 @@ def test_a_collapsed_net_is_shown_as_singular(capsys, tmp_path):
 def test_what_cannot_be_done_is_said_before_any_work(tmp_path):
     (tmp_path / "run").mkdir()
     for arguments, message in [
-        (["--methods", "snip"], "needs labelled data: add --data"),
+        (["--methods", "snip"], "needs data: add --data"),
         (["--methods", "synflo"], "Did you mean 'synflow'"),
         (["--sparsities", "1.0"], "0 ≤ sparsity < 1"),
         (["--sparsities", "a"], "--sparsities are numbers"),
