@@ -3,6 +3,7 @@
 from ntksap.methods.grasp import grasp
 from ntksap.methods.magnitude import magnitude
 from ntksap.methods.ntk_sap import ntk_sap
+from ntksap.methods.ntk_sap_analytic import ntk_sap_analytic
 from ntksap.methods.random import random
 from ntksap.methods.registry import METHODS, Method, Option, method_named, register
 from ntksap.methods.snip import snip
@@ -22,4 +23,6 @@ register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the ne
                 data_free=True, weight_agnostic=True))
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,
                 data_free=True, weight_agnostic=True))
+register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
+                rounds=20, data_free=True, weight_agnostic=True))
 # fmt: on

@@ -1,0 +1,80 @@
+"""`Moments`: what is known about a tensor before its weights and inputs are drawn."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FIELDS = ("square", "cross", "tangent", "tangent_cross", "mean")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of a random tensor x(w, z) over weights w and inputs z; every field has the shape of x.
+
+    z and z' are two independent inputs that meet the same w (far positions of one noise image are such a pair too), and
+    ẋ is the change of x when every kept prunable weight moves by independent noise of variance 1.
+
+    Args:
+        square: E[x²].
+        cross: E[x(z)·x(z')], the part of it that is the same for all inputs.
+        tangent: E[ẋ²], the diagonal of the expected neural tangent kernel.
+        tangent_cross: E[ẋ(z)·ẋ(z')], its entries off the diagonal.
+        mean: E[x]; it carries no gradient.
+    """
+
+    square: Tensor
+    cross: Tensor
+    tangent: Tensor
+    tangent_cross: Tensor
+    mean: Tensor
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Moments":
+        """Return the moments with a function that only moves entries (reshape, index, concatenate) on each field."""
+        return Moments(*(function(getattr(self, name)) for name in FIELDS))
+
+    @property
+    def variance(self) -> Tensor:
+        """E over weights of the variance over inputs."""
+        return self.square - self.cross
+
+
+def noise(like: Tensor) -> Moments:
+    """Return the moments of standard normal inputs, independent from entry to entry."""
+    zero = torch.zeros_like(like)
+    return Moments(torch.ones_like(like), zero, zero, zero, zero)
+
+
+def certain(value: Tensor) -> Moments:
+    """Return the moments of a tensor whose values are known: E[x²] = x²."""
+    value = value.detach()
+    zero = torch.zeros_like(value)
+    return Moments(value.square(), value.square(), zero, zero, value)
+
+
+@dataclass(frozen=True)
+class Weight(Moments):
+    """A parameter, which all inputs share.
+
+    Args:
+        scale: E θ², one number, where the parameter is m·θ: square = scale·m and tangent = m. None otherwise.
+    """
+
+    scale: Tensor | None = None
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Weight":
+        """As `Moments.each`; the scale stays."""
+        return Weight(*(function(getattr(self, name)) for name in FIELDS), self.scale)
+
+
+def prunable(mask: Tensor, scale: Tensor) -> Weight:
+    """Return the moments of m·θ with E θ = 0 and E θ² = scale, whose mask may carry a gradient."""
+    square = mask * scale
+    return Weight(square, square, mask, mask, torch.zeros_like(mask), scale)
+
+
+def fixed(square: Tensor, mean: Tensor) -> Weight:
+    """Return the moments of a parameter that is not perturbed."""
+    zero = torch.zeros_like(square)
+    return Weight(square, square, zero, zero, mean)
