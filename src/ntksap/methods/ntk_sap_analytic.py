@@ -12,8 +12,8 @@ from ntksap.moments import MomentTensor, module_rules
 from ntksap.net import Net
 from ntksap.probe import Probe, map_tensors
 
-_DRAWS = 8
-"""Draws of the initialiser from which the moments of each parameter are taken."""
+_DRAWS, _NUMBERS = 16, 4_000_000
+"""Draws of the initialiser from which the moments of each parameter are taken; two for nets with many parameters."""
 
 _PARAMETERS: "WeakKeyDictionary[Net, dict[str, tuple[Tensor, Tensor]]]" = WeakKeyDictionary()
 
@@ -30,8 +30,8 @@ def ntk_sap_analytic(
         K(m) = E_{θ,z} Σ_w m_w ‖∂f(z; θ⊙m)/∂w‖²,   θ of mean 0 and its initialiser's variance, z ~ N(0, 1)
 
     computed by one pass of moments through the module (`ntksap.moments`) and one backward pass. By symmetry all weights
-    of a dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name), spreads
-    what is removed over the layer, as the sampling noise of NTK-SAP does.
+    of a dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name),
+    spreads what is removed over the layer, as the sampling noise of NTK-SAP does.
     """
     scores = net.gradient(*expected_trace(net, masks, probe))
     if noise:
@@ -53,6 +53,7 @@ def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple
     inputs = map_tensors(probe.ones(dtype), lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
     with module_rules(net._skeleton):
         output = net(parameters, inputs)
+    assert isinstance(output, MomentTensor)
     return output.moments.tangent.sum(), leaves
 
 
@@ -63,7 +64,8 @@ def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
     two numbers over all its entries, spread to its shape.
     """
     if net not in _PARAMETERS:
-        draws = [net.draw("moments", index) for index in range(_DRAWS)]
+        count = sum(tensor.numel() for tensor in net.weights.values())
+        draws = [net.draw("moments", index) for index in range(max(2, min(_DRAWS, _NUMBERS // count)))]
         _PARAMETERS[net] = {
             name: _two(torch.stack([draw[name] for draw in draws]).double(), name in net.prunable)
             for name in net.weights

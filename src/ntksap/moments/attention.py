@@ -89,21 +89,21 @@ def multi_head_attention(
     k_proj_weight: Any = None, v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None,
     average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Moments, Moments | None]:  # fmt: skip
-    """nn.MultiheadAttention (L, N, E) by its parts; padding masks, extra keys and static keys are left out of account."""
+    """nn.MultiheadAttention (L, N, E) by its parts; padding masks, extra and static keys are left out of account."""
     weights = [q_proj_weight, k_proj_weight, v_proj_weight] if use_separate_proj_weight else _thirds(in_weight)
     biases = _thirds(in_bias) if in_bias is not None else [None] * 3
     parts = [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
     batched = query.square.dim() == 3
 
-    def split(field: Tensor) -> Tensor:  # (L, N, E) -> (N, heads, L, E/heads)
+    def divide(field: Tensor) -> Tensor:  # (L, N, E) -> (N, heads, L, E/heads)
         field = field if batched else field.unsqueeze(1)
-        return field.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+        return field.view(*field.shape[:-1], heads, -1).permute(1, 2, 0, 3)
 
     def join(field: Tensor) -> Tensor:
         field = field.permute(2, 0, 1, 3).flatten(2)
         return field if batched else field.squeeze(1)
 
-    q, k, v = (part.each(split) for part in parts)
+    q, k, v = (part.each(divide) for part in parts)
     if attn_mask is not None and attn_mask.dim() == 3:
         attn_mask = attn_mask.unflatten(0, (-1, heads))
     mixed = attention(q, k, v, attn_mask, is_causal=is_causal and attn_mask is None).each(join)

@@ -112,8 +112,9 @@ def _layer(function: Bilinear, x: Any, weight: Any, bias: Any, *, channel: int) 
 def _masked(function: Bilinear, x: Moments, mask: Tensor, scale: Tensor) -> Moments:
     """`product` with a weight m·θ: all fields in one call, since E w² = scale·m and E ẇ² = m."""
     parts = (x.square * scale, x.cross * scale, x.tangent * scale + x.square, x.tangent_cross * scale + x.cross)
-    results = SinglePrecision.apply(function, torch.cat(parts), mask).split(len(x.square))
-    return Moments(*results, torch.zeros_like(results[0]))
+    result: Tensor = SinglePrecision.apply(function, torch.cat(parts), mask)  # type: ignore[no-untyped-call]
+    square, cross, tangent, tangent_cross = result.split(len(x.square))
+    return Moments(square, cross, tangent, tangent_cross, torch.zeros_like(square))
 
 
 class SinglePrecision(torch.autograd.Function):
@@ -130,10 +131,11 @@ class SinglePrecision(torch.autograd.Function):
         with torch.enable_grad():
             ctx.inside = (small.requires_grad_(ctx.needs_input_grad[1]), mask.detach().float().requires_grad_())
             ctx.outside = function(*ctx.inside)
-        return ctx.outside.detach().to(x) * ctx.scale
+        result: Tensor = ctx.outside.detach().to(x) * ctx.scale
+        return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor]:
         """Return the two derivatives, scaled likewise."""
         small, scale = _scaled(gradient)
         wanted = [part for part in ctx.inside if part.requires_grad]

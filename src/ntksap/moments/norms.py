@@ -30,8 +30,11 @@ def batch_norm(
     over = [0, *range(2, x.square.dim())]
     scale = 1 / (x.variance.detach().mean(over, keepdim=True) + eps)
     zero = torch.zeros_like(x.square)
+    shape = [1, -1] + [1] * (x.square.dim() - 2)
+    if weight is not None:  # it has the shape of the scale: one product for both
+        scale = scale * moments_of(weight).square.view(shape)
     normal = Moments(x.variance * scale, zero, x.tangent * scale, x.tangent_cross * scale, zero)
-    return _affine(normal, weight, bias, [1, -1] + [1] * (x.square.dim() - 2))
+    return _affine(normal, None, bias, shape)
 
 
 @rule("layer_norm")
@@ -75,6 +78,6 @@ def _scaled(x: Moments, size: Tensor) -> Moments:
 
 def _affine(x: Moments, weight: Any, bias: Any, shape: list[int] | None) -> Moments:
     for operation, parameter in ((mul, weight), (add, bias)):
-        if parameter is not None:
+        if parameter is not None and (operation is mul or moments_of(parameter).square.any()):
             x = operation(x, moments_of(parameter).each(lambda field: field.view(shape) if shape else field))
     return x

@@ -17,20 +17,16 @@ _METHODS = (
     "chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select", "gather", "roll", "flip", "view_as",
     "reshape_as", "t", "ravel", "diagonal", "unfold", "detach", "__getitem__",
 )  # fmt: skip
-_FUNCTIONS = (functional.pixel_shuffle, functional.pixel_unshuffle, functional.channel_shuffle)
-_JOINS = (torch.cat, torch.stack, torch.hstack, torch.vstack)
+_FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
+    functional.pixel_shuffle,
+    functional.pixel_unshuffle,
+    functional.channel_shuffle,
+)
+_JOINS: tuple[Callable[..., Tensor], ...] = (torch.cat, torch.stack, torch.hstack, torch.vstack)
 _KEEPS = (
     "to", "type_as", "type", "double", "float", "half", "bfloat16", "cpu", "cuda", "dropout", "dropout1d", "dropout2d",
     "dropout3d", "alpha_dropout", "feature_alpha_dropout",
 )  # fmt: skip
-
-
-def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
-    def moved(*args: Any, **kwargs: Any) -> Any:
-        # view_as(x, y) takes the shape of y, not its numbers: every field of y has that shape
-        return field_by_field(function, *args, **kwargs)
-
-    return moved
 
 
 def _join(function: Callable[..., Tensor], parts: Sequence[Any], *args: Any, **kwargs: Any) -> Moments:
@@ -40,9 +36,9 @@ def _join(function: Callable[..., Tensor], parts: Sequence[Any], *args: Any, **k
 
 
 for _name in _METHODS:
-    rule(_name)(_moving(getattr(torch.Tensor, _name)))
+    rule(_name)(partial(field_by_field, getattr(torch.Tensor, _name)))
 for _function in _FUNCTIONS:
-    rule(_function.__name__)(_moving(_function))
+    rule(_function.__name__)(partial(field_by_field, _function))
 for _function in _JOINS:
     rule(_function.__name__)(partial(_join, _function))
 rule("concat", "concatenate")(partial(_join, torch.cat))

@@ -1,8 +1,10 @@
 """The table of rules, and the tensor that takes a module's forward pass through it."""
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -54,12 +56,12 @@ class MomentTensor(Tensor):
     def __new__(cls, moments: Moments) -> "MomentTensor":
         """Take shape, dtype and device from the moments."""
         like = moments.square
-        self: MomentTensor = Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
+        self: MomentTensor = Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
         self.moments = moments
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Refuse what reached torch's kernels past the table: there are no values to compute with."""
         raise InputError(f"{func} cannot work on moments: give the module that calls it a rule (ntksap.moments.rule)")
 
@@ -103,26 +105,20 @@ def _rule_for(name: str, func: Any) -> Rule:
     if name in RULES:
         return RULES[name]
     warnings.warn(
-        f"no rule for the moments of {name}: it is applied to them as it is. Give one with ntksap.moments.rule({name!r})",
+        f"no rule for the moments of {name}: each field goes through it as it is. Register one with "
+        f"ntksap.moments.rule({name!r})",
         NoRuleWarning,
         stacklevel=3,
     )
-
-    def as_it_is(*args: Any, **kwargs: Any) -> Any:
-        return field_by_field(func, *args, **kwargs)
-
-    return as_it_is
+    return partial(field_by_field, func)
 
 
 def field_by_field(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Apply ``func`` to each field of all its `Moments` at once; results that are lists become lists of `Moments`."""
-    results = [
-        func(
-            *tree_map_only(Moments, lambda m, f=f: getattr(m, f), args),
-            **tree_map_only(Moments, lambda m, f=f: getattr(m, f), kwargs),
-        )
-        for f in FIELDS
-    ]
+    results = []
+    for name in FIELDS:
+        one_args, one_kwargs = tree_map_only(Moments, operator.attrgetter(name), (args, kwargs))
+        results.append(func(*one_args, **one_kwargs))
     if isinstance(results[0], Tensor):
         return Moments(*results)
     if isinstance(results[0], tuple | list):
@@ -156,7 +152,33 @@ _METADATA = {
     "is_floating_point", "is_complex", "__len__", "get_device", "_is_view", "requires_grad_", "is_shared", "__repr__",
     "storage_offset", "is_signed", "is_pinned", "is_same_size", "data_ptr", "__hash__", "register_hook",
 }  # fmt: skip
-_VALUES = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "nonzero", "equal", "allclose"}
+_VALUES = {
+    "item",
+    "tolist",
+    "numpy",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__index__",
+    "nonzero",
+    "equal",
+    "allclose",
+    "gt",
+    "lt",
+    "ge",
+    "le",
+    "eq",
+    "ne",
+    "__gt__",
+    "__lt__",
+    "__ge__",
+    "__le__",
+    "__eq__",
+    "__ne__",
+    "isnan",
+    "any",
+    "all",
+}
 _ALIASES = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add", "__sub__": "sub", "__isub__": "sub", "__rsub__": "rsub",
     "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul", "multiply": "mul", "__truediv__": "div",

@@ -65,7 +65,8 @@ class Weight(Moments):
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Weight":
         """As `Moments.each`; the scale stays."""
-        return Weight(*(function(getattr(self, name)) for name in FIELDS), self.scale)
+        moved = Moments.each(self, function)
+        return Weight(**vars(moved), scale=self.scale)
 
 
 def prunable(mask: Tensor, scale: Tensor) -> Weight:
