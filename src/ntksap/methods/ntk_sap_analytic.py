@@ -25,7 +25,7 @@ def ntk_sap_analytic(
     *,
     noise: Annotated[bool, "multiply scores by |ξ|, ξ ~ N(0, 1), which breaks the ties of equal weights"] = True,
 ) -> dict[str, Tensor]:
-    """Score a weight by its influence on the expected trace of the neural tangent kernel: S = ∂K/∂m · |ξ|.
+    """Score a weight by its influence on the expected trace of the neural tangent kernel: S ∝ ∂K/∂m · |ξ|.
 
         K(m) = E_{θ,z} Σ_w m_w ‖∂f(z; θ⊙m)/∂w‖²,   θ of mean 0 and its initialiser's variance, z ~ N(0, 1)
 
@@ -33,11 +33,14 @@ def ntk_sap_analytic(
     of a dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name),
     spreads what is removed over the layer, as the sampling noise of NTK-SAP does.
     """
-    scores = net.gradient(*expected_trace(net, masks, probe))
+    slopes = net.gradient(*expected_trace(net, masks, probe))
+    # In units of the largest, single precision holds all that can be ranked, and ranking costs half as much.
+    largest = torch.stack([slope.max() for slope in slopes.values()]).max().clamp_min(torch.finfo(torch.float64).tiny)
+    scores = {name: (slope / largest).float() for name, slope in slopes.items()}
     if noise:
         for name, score in scores.items():
-            xi = torch.randn(score.shape, generator=probe.generator("ties", name), dtype=torch.float32)
-            scores[name] = score * xi.abs().to(score)
+            xi = torch.randn(score.shape, generator=probe.generator("ties", name))
+            score *= xi.abs_().to(score.device)
     return scores
 
 
@@ -48,7 +51,7 @@ def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple
     parameters = {}
     for name, (square, mean) in parameter_moments(net).items():
         square, mean = square.to(net.device, dtype), mean.to(net.device, dtype)
-        known = moments.prunable(leaves[name], square) if name in leaves else moments.fixed(square, mean)
+        known = moments.Weight(leaves[name], square) if name in leaves else moments.fixed(square, mean)
         parameters[name] = MomentTensor(known)
     inputs = map_tensors(probe.ones(dtype), lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
     with module_rules(net._skeleton):

@@ -7,7 +7,7 @@ from ntksap.moments import attention, norms, pooling, shapes  # noqa: F401  they
 from ntksap.moments.activations import elementwise
 from ntksap.moments.linear import product
 from ntksap.moments.table import RULES, MomentTensor, NoRuleWarning, module_rules, moments_of, rule
-from ntksap.moments.value import Moments, Weight, certain, fixed, noise, prunable
+from ntksap.moments.value import Moments, Weight, certain, fixed, noise
 
 __all__ = [
     "RULES",
@@ -22,6 +22,5 @@ __all__ = [
     "moments_of",
     "noise",
     "product",
-    "prunable",
     "rule",
 ]

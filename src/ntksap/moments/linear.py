@@ -93,14 +93,14 @@ def _convolution(
     def convolve(inputs: Tensor, kernel: Tensor) -> Tensor:
         return function(inputs, kernel, None, *args, **kwargs)
 
-    return _layer(convolve, x, weight, bias, channel=-moments_of(weight).square.dim() + 1)
+    return _layer(convolve, x, weight, bias, channel=-moments_of(weight).tangent.dim() + 1)
 
 
 def _layer(function: Bilinear, x: Any, weight: Any, bias: Any, *, channel: int) -> Moments:
     """A layer's product and its bias, which is added along dimension ``channel`` (from the end)."""
     x, weight = moments_of(x), moments_of(weight)
-    if isinstance(weight, Weight) and weight.scale is not None and x.square.dim() > 1:
-        y = _masked(function, x, weight.tangent, weight.scale)
+    if isinstance(weight, Weight) and x.square.dim() > 1:
+        y = _masked(function, x, weight.mask, weight.scale)
     else:
         y = product(function, x, weight)
     if bias is None:

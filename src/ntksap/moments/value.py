@@ -53,29 +53,30 @@ def certain(value: Tensor) -> Moments:
     return Moments(value.square(), value.square(), zero, zero, value)
 
 
-@dataclass(frozen=True)
 class Weight(Moments):
-    """A parameter, which all inputs share.
+    """A prunable parameter m·θ, E θ = 0 and E θ² = ``scale``: square = scale·m and tangent = m, for all inputs alike.
 
-    Args:
-        scale: E θ², one number, where the parameter is m·θ: square = scale·m and tangent = m. None otherwise.
+    Layers read ``mask`` and ``scale``; the fields are made when something else asks for them.
     """
 
-    scale: Tensor | None = None
+    def __init__(self, mask: Tensor, scale: Tensor) -> None:
+        object.__setattr__(self, "mask", mask)
+        object.__setattr__(self, "scale", scale)
+
+    mask: Tensor
+    scale: Tensor
+    square = property(lambda self: self.mask * self.scale)
+    cross = square
+    tangent = property(lambda self: self.mask)
+    tangent_cross = tangent
+    mean = property(lambda self: torch.zeros_like(self.mask))
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Weight":
         """As `Moments.each`; the scale stays."""
-        moved = Moments.each(self, function)
-        return Weight(**vars(moved), scale=self.scale)
+        return Weight(function(self.mask), self.scale)
 
 
-def prunable(mask: Tensor, scale: Tensor) -> Weight:
-    """Return the moments of m·θ with E θ = 0 and E θ² = scale, whose mask may carry a gradient."""
-    square = mask * scale
-    return Weight(square, square, mask, mask, torch.zeros_like(mask), scale)
-
-
-def fixed(square: Tensor, mean: Tensor) -> Weight:
-    """Return the moments of a parameter that is not perturbed."""
+def fixed(square: Tensor, mean: Tensor) -> Moments:
+    """Return the moments of a parameter that is not perturbed; all inputs share it."""
     zero = torch.zeros_like(square)
-    return Weight(square, square, zero, zero, mean)
+    return Moments(square, square, zero, zero, mean)
