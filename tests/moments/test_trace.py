@@ -107,7 +107,7 @@ def test_the_trace_and_its_derivative_are_sums_over_all_paths(exact_variances):
     trace, leaves = expected_trace(net, masks, Probe.of(net, input_shape=(4,)))
     assert float(trace.detach()) == pytest.approx(total, rel=1e-5)
     for name, gradient in net.gradient(trace, leaves).items():
-        torch.testing.assert_close(gradient, by_weight[name], rtol=1e-5, atol=1e-7 * total)
+        torch.testing.assert_close(gradient.double(), by_weight[name], rtol=1e-5, atol=1e-7 * total)
 
 
 @pytest.mark.parametrize(("make", "shape"), [(mlp, (4,)), (strided, (2, 6, 6))])

@@ -25,7 +25,7 @@ def ntk_sap_analytic(
     *,
     noise: Annotated[bool, "multiply scores by |ξ|, ξ ~ N(0, 1), which breaks the ties of equal weights"] = True,
 ) -> dict[str, Tensor]:
-    """Score a weight by its influence on the expected trace of the neural tangent kernel: S ∝ ∂K/∂m · |ξ|.
+    """Score a weight by its influence on the expected trace of the neural tangent kernel: S = ∂(log K)/∂m · |ξ|.
 
         K(m) = E_{θ,z} Σ_w m_w ‖∂f(z; θ⊙m)/∂w‖²,   θ of mean 0 and its initialiser's variance, z ~ N(0, 1)
 
@@ -33,10 +33,9 @@ def ntk_sap_analytic(
     of a dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name),
     spreads what is removed over the layer, as the sampling noise of NTK-SAP does.
     """
-    slopes = net.gradient(*expected_trace(net, masks, probe))
-    # In units of the largest, single precision holds all that can be ranked, and ranking costs half as much.
-    largest = torch.stack([slope.max() for slope in slopes.values()]).max().clamp_min(torch.finfo(torch.float64).tiny)
-    scores = {name: (slope / largest).float() for name, slope in slopes.items()}
+    trace, leaves = expected_trace(net, masks, probe)
+    # Of the logarithm, so that they have the order of 1/(size of the layer) whatever the trace: single precision does.
+    scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
     if noise:
         for name, score in scores.items():
             xi = torch.randn(score.shape, generator=probe.generator("ties", name))
@@ -47,7 +46,7 @@ def ntk_sap_analytic(
 def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple[Tensor, dict[str, Tensor]]:
     """Return K(m), one number that can be differentiated, and its leaves m by name."""
     dtype = torch.float32 if net.device.type == "mps" else torch.float64
-    leaves = {name: masks[name].to(net.device, dtype).requires_grad_() for name in net.prunable}
+    leaves = {name: masks[name].to(net.device, torch.float32, copy=True).requires_grad_() for name in net.prunable}
     parameters = {}
     for name, (square, mean) in parameter_moments(net).items():
         square, mean = square.to(net.device, dtype), mean.to(net.device, dtype)

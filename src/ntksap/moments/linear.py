@@ -93,7 +93,7 @@ def _convolution(
     def convolve(inputs: Tensor, kernel: Tensor) -> Tensor:
         return function(inputs, kernel, None, *args, **kwargs)
 
-    return _layer(convolve, x, weight, bias, channel=-moments_of(weight).tangent.dim() + 1)
+    return _layer(convolve, x, weight, bias, channel=-moments_of(weight).like.dim() + 1)
 
 
 def _layer(function: Bilinear, x: Any, weight: Any, bias: Any, *, channel: int) -> Moments:
@@ -140,7 +140,14 @@ class SinglePrecision(torch.autograd.Function):
         small, scale = _scaled(gradient)
         wanted = [part for part in ctx.inside if part.requires_grad]
         *by_x, by_mask = torch.autograd.grad(ctx.outside, wanted, small)
-        return None, by_x[0].to(gradient) * scale if by_x else None, by_mask.to(gradient) * (scale * ctx.scale)
+        del ctx.inside, ctx.outside  # the outer graph would hold them until all layers are done
+        return None, by_x[0].to(gradient) * scale if by_x else None, _times(by_mask, scale * ctx.scale)
+
+
+def _times(small: Tensor, scale: Tensor) -> Tensor:
+    """small · scale in float32, in two steps of a root each so that the scale alone need not fit."""
+    root = scale.sqrt().float()
+    return small.mul_(root).mul_(root)
 
 
 def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:

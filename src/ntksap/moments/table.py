@@ -55,7 +55,7 @@ class MomentTensor(Tensor):
     @staticmethod
     def __new__(cls, moments: Moments) -> "MomentTensor":
         """Take shape, dtype and device from the moments."""
-        like = moments.tangent
+        like = moments.like
         self: MomentTensor = Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
         self.moments = moments
         return self

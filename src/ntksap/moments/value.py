@@ -35,6 +35,11 @@ class Moments:
         return Moments(*(function(getattr(self, name)) for name in FIELDS))
 
     @property
+    def like(self) -> Tensor:
+        """A tensor of the shape, dtype and device of x."""
+        return self.square
+
+    @property
     def variance(self) -> Tensor:
         """E over weights of the variance over inputs."""
         return self.square - self.cross
@@ -56,7 +61,8 @@ def certain(value: Tensor) -> Moments:
 class Weight(Moments):
     """A prunable parameter m·θ, E θ = 0 and E θ² = ``scale``: square = scale·m and tangent = m, for all inputs alike.
 
-    Layers read ``mask`` and ``scale``; the fields are made when something else asks for them.
+    Layers read ``mask`` and ``scale``; the fields are made when something else asks for
+    them. The mask may be of another dtype than the scale, in which all is computed.
     """
 
     def __init__(self, mask: Tensor, scale: Tensor) -> None:
@@ -65,11 +71,16 @@ class Weight(Moments):
 
     mask: Tensor
     scale: Tensor
-    square = property(lambda self: self.mask * self.scale)
+    square = property(lambda self: self.tangent * self.scale)
     cross = square
-    tangent = property(lambda self: self.mask)
+    tangent = property(lambda self: self.mask.to(self.scale.dtype))
     tangent_cross = tangent
-    mean = property(lambda self: torch.zeros_like(self.mask))
+    mean = property(lambda self: torch.zeros_like(self.like))
+
+    @property
+    def like(self) -> Tensor:
+        """As `Moments.like`; it takes no memory."""
+        return self.scale.expand(self.mask.shape)
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Weight":
         """As `Moments.each`; the scale stays."""
