@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "ntksap"
 LEVELS = [
     ["errors", "seeds", "files", "machine", "threshold", "toml", "hashing", "sums", "_version"],
     ["ranks", "sync_norm"],
-    ["layers", "initialisers", "kernels", "models", "norms", "precision"],
+    ["layers", "initialisers", "kernels", "models", "moments", "norms", "precision"],
     ["net", "attachment"],
     ["micro"],
     ["probe", "masks", "interchange", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
@@ -68,7 +68,7 @@ def test_imports_point_one_way(path):
 @pytest.mark.parametrize("path", sorted((SOURCE / "methods").glob("*.py")), ids=lambda path: path.stem)
 def test_a_method_sees_the_net_the_probe_and_masks_only(path):
     if path.stem not in ("__init__", "registry"):
-        allowed = {"net", "probe", "masks", "errors", "seeds"}
+        allowed = {"net", "probe", "masks", "moments", "errors", "seeds"}
         pruners = [getattr(method.pruner, "__module__", "").split(".")[-1] for method in METHODS.values()]
         if path.stem in pruners:
             allowed |= {"pruning", "schedules", "selection", "methods"}  # a loop of its own, and its own helper

@@ -4,6 +4,7 @@ from ntksap.methods.grasp import grasp
 from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
 from ntksap.methods.ntk_sap import ntk_sap
+from ntksap.methods.ntk_sap_analytic import ntk_sap_analytic
 from ntksap.methods.ntt import ntt
 from ntksap.methods.prospr import prospr
 from ntksap.methods.px import px
@@ -36,4 +37,6 @@ register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the ne
                 data="none", weight_agnostic=True, splits=True, bears_bfloat16=True))
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,
                 data="none", weight_agnostic=True, splits=True, bears_bfloat16=True))
+register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
+                rounds=20, data="none", weight_agnostic=True))
 # fmt: on

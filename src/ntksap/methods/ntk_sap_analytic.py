@@ -1,0 +1,85 @@
+"""NTK-SAP with its expectation in closed form."""
+
+from collections.abc import Mapping
+from typing import Annotated
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ntksap import moments
+from ntksap.moments import MomentTensor, module_rules
+from ntksap.net import Net
+from ntksap.probe import Probe, map_tensors
+
+_DRAWS, _NUMBERS = 16, 4_000_000
+"""Draws of the initialiser from which the moments of each parameter are taken; two for nets with many parameters."""
+
+_PARAMETERS: "WeakKeyDictionary[Net, dict[str, tuple[Tensor, Tensor]]]" = WeakKeyDictionary()
+
+
+def ntk_sap_analytic(
+    net: Net,
+    masks: Mapping[str, Tensor],
+    probe: Probe,
+    *,
+    noise: Annotated[bool, "multiply scores by |ξ|, ξ ~ N(0, 1), which breaks the ties of equal weights"] = True,
+) -> dict[str, Tensor]:
+    """Score a weight by its influence on the expected trace of the neural tangent kernel: S = ∂(log K)/∂m · |ξ|.
+
+        K(m) = E_{θ,z} Σ_w m_w ‖∂f(z; θ⊙m)/∂w‖²,   θ of mean 0 and its initialiser's variance, z ~ N(0, 1)
+
+    computed by one pass of moments through the module (`ntksap.moments`) and one backward pass. By symmetry all weights
+    of a dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name),
+    spreads what is removed over the layer, as the sampling noise of NTK-SAP does.
+    """
+    trace, leaves = expected_trace(net, masks, probe)
+    # Of the logarithm, so that they have the order of 1/(size of the layer) whatever the trace: single precision does.
+    scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
+    if noise:
+        for name, score in scores.items():
+            xi = torch.randn(score.shape, generator=probe.generator("ties", name))
+            score *= xi.abs_().to(score.device)
+    return scores
+
+
+def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return K(m), one number that can be differentiated, and its leaves m by name."""
+    dtype = torch.float32 if net.device.type == "mps" else torch.float64
+    leaves = {name: masks[name].to(net.device, torch.float32, copy=True).requires_grad_() for name in net.prunable}
+    parameters = {}
+    for name, (square, mean) in parameter_moments(net).items():
+        square, mean = square.to(net.device, dtype), mean.to(net.device, dtype)
+        known = moments.Weight(leaves[name], square) if name in leaves else moments.fixed(square, mean)
+        parameters[name] = MomentTensor(known)
+    inputs = map_tensors(probe.ones(dtype), lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
+    with module_rules(net._skeleton):
+        output = net(parameters, inputs)
+    assert isinstance(output, MomentTensor)
+    return output.moments.tangent.sum(), leaves
+
+
+def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return E θ² and E θ of each parameter under the initialiser: for a prunable one two numbers, the mean 0.
+
+    A parameter that the initialiser leaves as it is, or sets to fixed values, keeps these values; one that it draws has
+    two numbers over all its entries, spread to its shape.
+    """
+    if net not in _PARAMETERS:
+        count = sum(tensor.numel() for tensor in net.weights.values())
+        draws = [net.draw("moments", index) for index in range(max(2, min(_DRAWS, _NUMBERS // count)))]
+        _PARAMETERS[net] = {
+            name: _two(torch.stack([draw[name] for draw in draws]).double(), name in net.prunable)
+            for name in net.weights
+        }
+    return _PARAMETERS[net]
+
+
+def _two(draws: Tensor, prunable: bool) -> tuple[Tensor, Tensor]:
+    """``draws`` (draws, *shape) of one parameter."""
+    square = draws.square().mean()
+    if prunable:
+        return square, torch.zeros_like(square)
+    if (draws == draws[0]).all():
+        return draws[0].square(), draws[0]
+    return square.expand(draws.shape[1:]), draws.mean().expand(draws.shape[1:])

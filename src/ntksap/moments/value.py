@@ -1,0 +1,93 @@
+"""`Moments`: what is known about a tensor before its weights and inputs are drawn."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FIELDS = ("square", "cross", "tangent", "tangent_cross", "mean")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of a random tensor x(w, z) over weights w and inputs z; every field has the shape of x.
+
+    z and z' are two independent inputs that meet the same w (far positions of one noise image are such a pair too), and
+    ẋ is the change of x when every kept prunable weight moves by independent noise of variance 1.
+
+    Args:
+        square: E[x²].
+        cross: E[x(z)·x(z')], the part of it that is the same for all inputs.
+        tangent: E[ẋ²], the diagonal of the expected neural tangent kernel.
+        tangent_cross: E[ẋ(z)·ẋ(z')], its entries off the diagonal.
+        mean: E[x]; it carries no gradient.
+    """
+
+    square: Tensor
+    cross: Tensor
+    tangent: Tensor
+    tangent_cross: Tensor
+    mean: Tensor
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Moments":
+        """Return the moments with a function that only moves entries (reshape, index, concatenate) on each field."""
+        return Moments(*(function(getattr(self, name)) for name in FIELDS))
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the shape, dtype and device of x."""
+        return self.square
+
+    @property
+    def variance(self) -> Tensor:
+        """E over weights of the variance over inputs."""
+        return self.square - self.cross
+
+
+def noise(like: Tensor) -> Moments:
+    """Return the moments of standard normal inputs, independent from entry to entry."""
+    zero = torch.zeros_like(like)
+    return Moments(torch.ones_like(like), zero, zero, zero, zero)
+
+
+def certain(value: Tensor) -> Moments:
+    """Return the moments of a tensor whose values are known: E[x²] = x²."""
+    value = value.detach()
+    zero = torch.zeros_like(value)
+    return Moments(value.square(), value.square(), zero, zero, value)
+
+
+class Weight(Moments):
+    """A prunable parameter m·θ, E θ = 0 and E θ² = ``scale``: square = scale·m and tangent = m, for all inputs alike.
+
+    Layers read ``mask`` and ``scale``; the fields are made when something else asks for
+    them. The mask may be of another dtype than the scale, in which all is computed.
+    """
+
+    def __init__(self, mask: Tensor, scale: Tensor) -> None:
+        object.__setattr__(self, "mask", mask)
+        object.__setattr__(self, "scale", scale)
+
+    mask: Tensor
+    scale: Tensor
+    square = property(lambda self: self.tangent * self.scale)
+    cross = square
+    tangent = property(lambda self: self.mask.to(self.scale.dtype))
+    tangent_cross = tangent
+    mean = property(lambda self: torch.zeros_like(self.like))
+
+    @property
+    def like(self) -> Tensor:
+        """As `Moments.like`; it takes no memory."""
+        return self.scale.expand(self.mask.shape)
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Weight":
+        """As `Moments.each`; the scale stays."""
+        return Weight(function(self.mask), self.scale)
+
+
+def fixed(square: Tensor, mean: Tensor) -> Moments:
+    """Return the moments of a parameter that is not perturbed; all inputs share it."""
+    zero = torch.zeros_like(square)
+    return Moments(square, square, zero, zero, mean)
