@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+EXTRAS := $(VENV)/.installed-extras
 
 # One thread per test process: two torch processes with two threads each slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -21,13 +22,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
+# Code of others that only slow tests use: real architectures and training loops. Without it, those tests are skipped.
+$(EXTRAS): $(STAMP)
+	-$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation -e '.[dev,transformers,fabric]' \
+	&& touch $@
+
 demo: install  ## compare all methods on handwritten digits: table, figure, and where they are
 	$(BIN)/ntksap compare --data digits --model resnet8 --methods all --sparsities 0.8,0.95,0.98 --epochs 10 --out demo
 
 test: install lint  ## lint, types, and every test that takes seconds
 	$(PYTEST) -m 'not slow' --doctest-modules src tests
 
-test-slow: install data/cifar-10-batches-bin  ## every test, those that take minutes too, and those on real CIFAR-10
+test-slow: install $(EXTRAS) data/cifar-10-batches-bin  ## every test, those that take minutes too, and those on real CIFAR-10
 	NTKSAP_DATA=data $(PYTEST) --doctest-modules src tests
 
 # From a neighbouring folder that can make it, else by download; without either, the tests that need it are skipped.
