@@ -1,7 +1,7 @@
 """Masks with Lightning Fabric: a recurrent network that reads handwritten digits row by row.
 
-    pip install 'ntksap[fabric]'
-    python examples/fabric_loop.py
+pip install 'ntksap[fabric]'
+python examples/fabric_loop.py
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Masks in the Trainer of transformers: a small ViT on handwritten digits, stopped and resumed.
 
-    pip install 'ntksap[transformers]'
-    python examples/hugging_face_trainer.py
+pip install 'ntksap[transformers]'
+python examples/hugging_face_trainer.py
 """
 
 import sys

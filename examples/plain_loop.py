@@ -1,6 +1,6 @@
 """Masks in a plain PyTorch loop, with all that such loops have: accumulation, clipping, loss scaling, averaged weights.
 
-    python examples/plain_loop.py
+python examples/plain_loop.py
 """
 
 import torch
