@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OTHER  := .venv-neural-tangents
+EXTRAS := $(VENV)/.installed-extras
 
 # One thread per test process: two torch processes with two threads each slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -22,6 +23,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
+# Code of others that only slow tests use: architectures, training loops, Ray, an object store. Without it, those tests are skipped.
+$(EXTRAS): $(STAMP)
+	-$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation \
+	-e '.[dev,transformers,fabric,ray,s3]' 'moto[server]' && touch $@
+
 demo: install  ## compare all methods on handwritten digits: table, figure, and where they are
 	$(BIN)/ntksap compare --data digits --model resnet8 --methods all --sparsities 0.8,0.95,0.98 --epochs 10 --out demo
 
@@ -32,12 +38,8 @@ bench: install  ## time every job (JOB=name: one) against its textbook version: 
 test: install lint  ## lint, types, and every test that takes seconds
 	$(PYTEST) -m 'not slow' --doctest-modules src tests
 
-test-slow: install $(VENV)/.engines data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
+test-slow: install $(EXTRAS) data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
 	NTKSAP_DATA=data $(PYTEST) --doctest-modules src tests
-
-# Ray and an object store to test on; without them, the tests that need them are skipped.
-$(VENV)/.engines: $(STAMP)
-	-$(BIN)/pip install --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray,s3]' 'moto[server]' && touch $@
 
 # From a neighbouring folder that can make it, else by download; without either, the tests that need it are skipped.
 data/cifar-10-batches-bin: | install

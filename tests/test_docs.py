@@ -1,4 +1,4 @@
-"""Every Python block in README and guide runs as it stands."""
+"""Every Python block in README and docs runs as it stands."""
 
 import re
 from pathlib import Path
@@ -62,6 +62,43 @@ def test_the_blocks_run(name, tmp_path, monkeypatch):
     finally:
         METHODS.pop("big-inputs", None)
     assert namespace["masks"].density == pytest.approx(0.1 if "guide" in name else 0.018, abs=0.03)
+
+
+@pytest.mark.filterwarnings("ignore::ntksap.CollapseWarning")
+def test_the_tutorial_runs_from_top_to_bottom():
+    namespace: dict = {}
+    for block in blocks("docs/your-own-model.md"):
+        exec(block, namespace)
+    assert namespace["masks"].kept == round(0.1 * namespace["masks"].total)
+    assert namespace["masks"].hold(namespace["model"])
+    assert namespace["accuracy"] > 0.7
+    assert namespace["found"].effective_sparsity < 1
+
+
+def test_the_page_about_other_loops_quotes_the_examples_and_the_rest_runs():
+    quoted = 0
+    pruned = nn.Linear(2, 2)
+    torch.nn.utils.prune.l1_unstructured(pruned, "weight", amount=2)
+    model = nn.Linear(2, 2)
+    namespace = {
+        "torch": torch,
+        "model": model,
+        "another_model": nn.Linear(2, 2),
+        "masks": ntksap.Masks({"weight": torch.eye(2).bool()}),
+        "torch_pruned_model": pruned,
+        "pruned_state_dict": {"weight": torch.eye(2)},
+    }
+    for block in blocks("docs/integrations.md"):
+        first, _, rest = block.partition("\n")
+        if first.startswith("# examples/"):
+            assert rest in (ROOT / first.removeprefix("# ")).read_text()
+            quoted += 1
+        else:
+            exec(block, namespace)
+    assert quoted == 2
+    assert namespace["masks"].hold(model)
+    assert namespace["another_model"].weight_mask.sum() == 2
+    assert torch.equal(namespace["zeros"]["weight"], torch.eye(2).bool())
 
 
 def test_the_methods_in_the_readme_are_the_methods_there_are():

@@ -27,14 +27,14 @@ _WEIGHTS: dict[type[nn.Module], str] = {
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """Return the user's own module from inside ``torch.compile``, DDP or DataParallel, so that names stay the same."""
+    """Return the user's own module from inside ``torch.compile``, DDP, DataParallel or Fabric: names stay the same."""
     while True:
-        if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
-            module = inner
-        elif isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            module = module.module
-        else:
+        inner = getattr(module, "_orig_mod", None) or getattr(module, "_original_module", None)  # compiled; Fabric's
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
             return module
+        module = inner
 
 
 def layer_weights(module: nn.Module) -> Iterator[nn.Parameter]:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ntksap import moments
 from ntksap.moments import MomentTensor, module_rules
-from ntksap.net import Net
-from ntksap.probe import Probe, map_tensors
+from ntksap.net import Net, map_tensors
+from ntksap.probe import Probe
 
 _DRAWS, _NUMBERS = 16, 4_000_000
 """Draws of the initialiser from which the moments of each parameter are taken; two for nets with many parameters."""
