@@ -11,4 +11,5 @@ JOBS: dict[str, Callable[[], Job]] = {
     "synflow-resnet20": pruning.synflow_resnet20,
     "iterative-snip-resnet20": pruning.iterative_snip_resnet20,
     "grasp-resnet20": pruning.grasp_resnet20,
+    "resnet50-memory": pruning.resnet50_memory,
 }

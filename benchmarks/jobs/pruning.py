@@ -93,3 +93,23 @@ def grasp_resnet20() -> Job:
         agreement,
         repeats=10,
     )
+
+
+def resnet50_memory() -> Job:
+    """One draw; the graph of the textbook version would take some 40 GB, so that it runs on 8 inputs."""
+    model, shape = models.build("resnet50", num_classes=1000, input_shape=(3, 224, 224), seed=0), (3, 224, 224)
+
+    def product(batch: int, micro_batch: int) -> ntksap.Masks:
+        return ntksap.prune(
+            model, 0.9, "ntk-sap", input_shape=shape, rounds=1, draws=1, batch=batch, micro_batch=micro_batch
+        )
+
+    return Job(
+        "resnet50-memory",
+        "ResNet-50, 224×224, one NTK-SAP draw: textbook with 8 inputs, product with 128 in slices of 8",
+        "fits in 6 GiB",
+        lambda: textbook.prune(model, 0.1, 1, textbook.ntk_sap, shape, 1, 8, 0),
+        lambda: product(128, 8),
+        lambda first, second: agreement(first, product(8, 2)),
+        repeats=1,
+    )

@@ -116,8 +116,8 @@ def test_synflow_conserves_its_sum_from_layer_to_layer():
     module = nn.Sequential(
         nn.Conv2d(2, 4, 3, bias=False), nn.ReLU(), nn.Conv2d(4, 6, 3, bias=False), nn.ReLU(),
         nn.Flatten(), nn.Linear(6, 3, bias=False),
-    )  # fmt: skip
-    net = Net(module.double())
+    ).double()  # fmt: skip
+    net = Net(module)
     ones = ntksap.Masks.ones({n: net.weights[n] for n in net.prunable})
     sums = [float(score.sum()) for score in synflow(net, ones, Probe.of(net, input_shape=(2, 5, 5))).values()]
     assert sums == pytest.approx([sums[0]] * 3, rel=1e-12)

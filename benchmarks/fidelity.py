@@ -1,0 +1,86 @@
+"""``python -m benchmarks.fidelity``: do fast masks allocate like textbook masks? ResNet-20, NTK-SAP, 98.20 %.
+
+For each seed both sides prune, and a third time the textbook with another seed shows how far chance alone goes. Masks are
+kept in a folder, so that an interrupted run goes on where it was. Compared over the seeds: the mean density of each
+layer, inference multiply-adds, and the distance between the spectra of the neural tangent kernel.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+import ntksap
+from benchmarks import textbook
+from benchmarks.jobs.pruning import CIFAR, DENSITY
+from ntksap import Masks, models
+from ntksap.seeds import generator_of
+
+CHANCE = 1000
+"""Added to the seed of the textbook's second run."""
+
+
+def mask_of(side: str, seed: int, rounds: int, folder: Path) -> Masks:
+    """Return the masks of one side and seed: read, else computed and written."""
+    file = folder / f"{side}-T{rounds}-seed{seed}.safetensors"
+    if not file.exists():
+        model = models.build("resnet20", seed=seed)
+        start = time.perf_counter()
+        if side == "product":
+            found = ntksap.prune(model, 1 - DENSITY, "ntk-sap", input_shape=CIFAR, rounds=rounds, seed=seed)
+        else:
+            dice = seed + CHANCE if side == "chance" else seed
+            found = Masks(textbook.prune(model, DENSITY, rounds, textbook.ntk_sap, CIFAR, 5, 100, dice))
+        print(f"{side}, seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        found.save(file)
+    return Masks.load(file)
+
+
+def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
+    """Return how far two sets of masks, one per seed, are apart."""
+    layers = {}
+    for name in first[0]:
+        mine, theirs = (fmean(int(masks[name].sum()) for masks in side) for side in (first, second))
+        if mine > 1000:
+            layers[name] = abs(theirs / mine - 1)
+    model = models.build("resnet20", seed=0)
+    cost = [fmean(ntksap.cost(model, masks, input_shape=CIFAR).sparse for masks in side) for side in (first, second)]
+    inputs = torch.randn(16, *CIFAR, generator=generator_of("fidelity"))
+    distances = []
+    for seed, (one, other) in enumerate(zip(first, second)):
+        model = models.build("resnet20", seed=seed)
+        kernels = [ntksap.ntk(model, inputs, masks, norm="batch") for masks in (one, other)]
+        distances.append(ntksap.spectrum_distance(*kernels))
+    return {
+        "layers_above_1000": len(layers),
+        "largest_layer_gap": max(layers.values(), default=0.0),
+        "multiply_adds_gap": abs(cost[1] / cost[0] - 1),
+        "spectrum_distance": fmean(distances),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fidelity", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path("fidelity"), help="where masks are kept")
+    given = parser.parse_args()
+    sides = {
+        side: [mask_of(side, seed, given.rounds, given.folder) for seed in range(given.seeds)]
+        for side in ("textbook", "product", "chance")
+    }
+    found = {
+        "rounds": given.rounds,
+        "seeds": given.seeds,
+        "product": compare(sides["textbook"], sides["product"]),
+        "chance": compare(sides["textbook"], sides["chance"]),
+    }
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
