@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks.harness import Job
-from benchmarks.jobs import pruning
+from benchmarks.jobs import kernel, pruning, selecting, training
 
 JOBS: dict[str, Callable[[], Job]] = {
     "ntk-sap-resnet20": pruning.ntk_sap_resnet20,
@@ -12,4 +12,8 @@ JOBS: dict[str, Callable[[], Job]] = {
     "iterative-snip-resnet20": pruning.iterative_snip_resnet20,
     "grasp-resnet20": pruning.grasp_resnet20,
     "resnet50-memory": pruning.resnet50_memory,
+    "train-resnet20": training.train_resnet20,
+    "ntk-resnet20": kernel.ntk_resnet20,
+    "ntk-resnet20-sparse": kernel.ntk_resnet20_sparse,
+    "selection": selecting.selection,
 }

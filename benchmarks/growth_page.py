@@ -1,0 +1,113 @@
+"""``python -m benchmarks.growth_page``: fit exponents, draw ``growth.png``, put the tables into the page on cost."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks.growth import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "what-does-it-cost.md"
+BEGIN, END = "<!-- {}: python -m benchmarks.growth_page -->", "<!-- end of {} -->"
+
+# What a curve is drawn against: more channels or layers mean more weights, and the promise is about those.
+AGAINST = {"width": "weights", "depth": "weights", "inputs": "inputs", "rounds": "rounds", "weights": "weights"}
+COLOURS = {"ntk-sap": "#0072b2", "synflow": "#d55e00", "ntk": "#009e73", "selection": "#cc79a7"}
+
+Curve = list[tuple[float, float, float]]
+"""(x, seconds, MiB), x increasing."""
+
+
+def curves(found: dict[str, Any]) -> dict[tuple[str, str], Curve]:
+    """Return the points of each (job, what was varied)."""
+    made: dict[tuple[str, str], Curve] = {}
+    for one in found.values():
+        if one["along"] in AGAINST:
+            point = (one[AGAINST[one["along"]]], one["seconds"], one["mib"])
+            made.setdefault((one["job"], one["along"]), []).append(point)
+    return {key: sorted(curve) for key, curve in made.items()}
+
+
+def exponent(curve: Curve, column: int) -> float:
+    """Return b of y = a·x^b, by least squares of the logarithms."""
+    x = [math.log(point[0]) for point in curve]
+    y = [math.log(max(point[column], 1.0 if column == 2 else 1e-9)) for point in curve]  # less than 1 MiB is noise
+    return statistics.linear_regression(x, y).slope
+
+
+def constant(found: dict[str, Any]) -> tuple[float, float]:
+    """Return seconds per multiply-add of one NTK-SAP pass over one input: the median of all points, and the spread."""
+    values = [_per_unit(one) for one in found.values() if one["job"] == "ntk-sap" and one["along"] != "held out"]
+    return statistics.median(values), max(values) / min(values)
+
+
+def _per_unit(one: dict[str, Any]) -> float:
+    return one["seconds"] / (one["rounds"] * one["inputs"] * one["multiply_adds"])
+
+
+def figure(found: dict[str, Any]) -> Figure:
+    drawn = Figure(figsize=(11, 6.5), layout="constrained")
+    axes = drawn.subplots(2, 4, sharey="row")
+    for (job, along), curve in curves(found).items():
+        column = ["width", "depth", "inputs", "rounds"].index("width" if along == "weights" else along)
+        for row in range(2):
+            b = exponent(curve, row + 1)
+            axes[row][column].loglog(
+                [p[0] for p in curve],
+                [max(p[row + 1], 1.0) if row else p[1] for p in curve],
+                "o-",
+                color=COLOURS[job],
+                label=f"{job}: {b:.2f}",
+            )
+    titles = ["weights, by width", "weights, by depth", "inputs per round", "rounds"]
+    for column, title in enumerate(titles):
+        axes[1][column].set_xlabel(title)
+        for row in range(2):
+            axes[row][column].legend(title="exponent", fontsize=8, title_fontsize=8)
+            axes[row][column].grid(alpha=0.3)
+    axes[0][0].set_ylabel("CPU seconds, one thread")
+    axes[1][0].set_ylabel("peak MiB above imports and inputs")
+    return drawn
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    """Return the text of each place in the page."""
+    rows = ["| job | varied | from … to | time grows with exponent | memory |", "|---|---|---|---|---|"]
+    for (job, along), curve in curves(found).items():
+        against = AGAINST[along]
+        span = f"{curve[0][0]:,} … {curve[-1][0]:,} {against}"
+        rows.append(f"| {job} | {along} | {span} | {exponent(curve, 1):.2f} | {exponent(curve, 2):.2f} |")
+    each, spread = constant(found)
+    held = ["| model, not in the fit | predicted s | measured s | measured ÷ predicted |", "|---|---|---|---|"]
+    for one in found.values():
+        if one["along"] == "held out":
+            predicted = each * one["rounds"] * one["inputs"] * one["multiply_adds"]
+            held.append(
+                f"| {one['value']}, {one['inputs']} inputs, {one['multiply_adds'] / 1e6:,.0f}·10⁶ multiply-adds "
+                f"| {predicted:.2f} | {one['seconds']:.2f} | {one['seconds'] / predicted:.2f} |"
+            )
+    rule = (
+        f"seconds ≈ rounds × inputs per round × multiply-adds × **{each * 1e9:.3f}·10⁻⁹**, "
+        f"that is {1e-9 / each:.1f}·10⁹ multiply-adds per second for all passes of NTK-SAP together. "
+        f"Over the points of the fit this constant varies by a factor of {spread:.1f}: narrow nets are slower per "
+        "multiply-add, wide ones faster."
+    )
+    return {"exponents": "\n".join(rows), "rule": rule, "held out": "\n".join(held)}
+
+
+def main() -> None:
+    found = json.loads(RESULTS.read_text())
+    figure(found).savefig(RESULTS.with_suffix(".png"), dpi=110)
+    page = PAGE.read_text()
+    for name, text in tables(found).items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, rest = page.split(begin)
+        page = f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
