@@ -27,7 +27,8 @@ LEVELS = [
     ["recipe", "checkpoint", "data"],
     ["training", "settings"],
     ["runs", "report"],
-    ["sweep"],
+    ["sweep", "mask_runs", "spectra"],
+    ["reproduce"],
     ["cli"],
     ["__init__", "__main__"],
 ]

@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -29,12 +29,13 @@ from torch import nn
 
 from ntksap import models
 from ntksap.api import prune_steps
-from ntksap.cost import cost
+from ntksap.cost import Cost, cost
 from ntksap.data import Dataset, load, pruning_batches
 from ntksap.errors import NtksapError, StorageError
 from ntksap.files import TEMPORARY, write_atomically, write_json
 from ntksap.machine import peak_memory_mib
 from ntksap.masks import Masks
+from ntksap.probe import Batch
 from ntksap.pruning import Round
 from ntksap.sanity import shuffled
 from ntksap.seeds import seed_of
@@ -86,13 +87,32 @@ def run(
 
     Raises `BusyError` if another process is at it. Any other error is also written to ``error.json``.
     """
+    return carry_out(_work, settings, root, place or Place(), on_progress)
+
+
+def carry_out(
+    work: Callable[[Settings, Path, Place, Callable[[Progress], object]], dict[str, Any]],
+    settings: Settings,
+    root: str | Path,
+    place: Place,
+    on_progress: Callable[[Progress], object],
+) -> dict[str, Any]:
+    """Do ``work`` in the folder that the settings name, write and return its result; what is finished is only read."""
     folder = Path(root) / settings.name
     if (result := read_result(folder)) is not None:
         return result
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         try:
-            return _work(settings, folder, place or Place(), on_progress)
+            for left_over in folder.glob(f"{TEMPORARY}*"):
+                left_over.unlink()
+            if (result := read_result(folder)) is not None:  # finished while we waited for the lock
+                return result
+            write_atomically(folder / "settings.toml", settings.to_toml())
+            result = {"name": settings.name, **settings.plain(), **work(settings, folder, place, on_progress)}
+            (folder / "error.json").unlink(missing_ok=True)
+            write_json(folder / "result.json", result)
+            return result
         except Exception as error:
             with suppress(StorageError):  # on a full disk the error itself is what the caller must hear
                 write_json(folder / "error.json", {"error": str(error), "type": type(error).__name__})
@@ -114,24 +134,31 @@ def kept_name(epoch: int) -> str:
 
 
 def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[[Progress], object]) -> dict[str, Any]:
-    for left_over in folder.glob(f"{TEMPORARY}*"):
-        left_over.unlink()
-    if (result := read_result(folder)) is not None:  # finished while we waited for the lock
-        return result
-    write_atomically(folder / "settings.toml", settings.to_toml())
     data = _data(settings.data, place.data_dir, place.download, place.workers)
     model = _model(settings, data, settings.seed)
     masks = None
     if settings.method != DENSE:
-        masks = _pruned(settings, folder, model, data, place, on_progress)
+        batches = pruning_batches(
+            data, per_class=settings.samples_per_class, batch_size=settings.prune_batch, seed=settings.seed
+        )
+        masks = pruned(settings, folder, model, data.input_shape, batches, place, on_progress)
     if settings.sanity == "reinit":
         model = _model(settings, data, seed_of(settings.seed, "reinit"))
     flops = cost(model, masks, input_shape=data.input_shape)
     records = _trained(settings, folder, model, masks, data, place, on_progress)
-    result = {
-        "name": settings.name,
-        **settings.plain(),
+    return {
         **{key: records[-1][key] for key in ("top1", "top5", "test_loss", "train_loss", "train_accuracy")},
+        **facts(masks, flops),
+        "train_seconds": sum(record["seconds"] for record in records),
+        "peak_memory_mib": peak_memory_mib(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+def facts(masks: Masks | None, flops: Cost) -> dict[str, Any]:
+    """Return what a result says of its masks."""
+    return {
         "kept": masks.kept if masks else None,
         "total": masks.total if masks else None,
         "density": masks.density if masks else 1.0,
@@ -141,21 +168,15 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: Callable[
         "inference_flops": flops.sparse,
         "dense_flops": flops.dense,
         "prune_seconds": masks.info["seconds"] if masks else 0.0,
-        "train_seconds": sum(record["seconds"] for record in records),
-        "peak_memory_mib": peak_memory_mib(),
-        "threads": torch.get_num_threads(),
-        "versions": versions(),
     }
-    (folder / "error.json").unlink(missing_ok=True)
-    write_json(folder / "result.json", result)
-    return result
 
 
-def _pruned(
+def pruned(
     settings: Settings,
     folder: Path,
     model: nn.Module,
-    data: Dataset,
+    input_shape: tuple[int, ...],
+    batches: Sequence[Batch],
     place: Place,
     on_progress: Callable[[Progress], object],
 ) -> Masks:
@@ -168,16 +189,13 @@ def _pruned(
         saved = Masks.load(partial)
         after = Round(saved.info["round"], settings.rounds, saved)
         seconds = saved.info["seconds"]
-    batches = pruning_batches(
-        data, per_class=settings.samples_per_class, batch_size=settings.prune_batch, seed=settings.seed
-    )
     start = time.perf_counter() - seconds
     masks = after.masks if after else None
     for state in prune_steps(
         model,
         settings.sparsity,
         settings.method,
-        input_shape=data.input_shape,
+        input_shape=input_shape,
         data=batches,
         seed=settings.seed,
         rounds=settings.rounds,

@@ -5,18 +5,21 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ntksap.errors import NtksapError
 from ntksap.runs import Place, Progress, read_result, run
 from ntksap.settings import Settings
+
+Work: TypeAlias = Callable[[Settings, Path, Place, Callable[[Progress], object]], dict[str, Any]]
+"""(settings, root, place, on_progress) → result, written to a folder in root; it must survive pickling."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,11 @@ class Event:
 
 
 def sweep(
-    settings: Sequence[Settings], root: str | Path, place: Place | None = None, jobs: int = 1
+    settings: Sequence[Settings], root: str | Path, place: Place | None = None, jobs: int = 1, work: Work = run
 ) -> Generator[Event, None, None]:
     """Carry out the runs in ``root`` in ``jobs`` processes, which share the cores, and yield what happens.
 
+    ``work`` is what a process does with settings: `run`, or `ntksap.mask_runs.prune_only` with its shapes filled in.
     Finished runs are skipped, begun ones go on. Closing the iterator stops the processes; nothing is lost by that.
     """
     waiting: deque[Settings] = deque()
@@ -44,7 +48,7 @@ def sweep(
         else:
             waiting.append(one)
     threads = max(1, cores() // jobs)
-    workers = [_Worker(root, place or Place(), threads) for _ in range(min(jobs, len(waiting)))]
+    workers = [_Worker(work, root, place or Place(), threads) for _ in range(min(jobs, len(waiting)))]
     try:
         while waiting or any(worker.task for worker in workers):
             for worker in workers:
@@ -54,7 +58,7 @@ def sweep(
                 worker = next(w for w in workers if w.connection is ready)
                 yield worker.receive()
                 if not worker.alive:  # its end of the pipe closed: another takes its place
-                    workers[workers.index(worker)] = _Worker(root, place or Place(), threads)
+                    workers[workers.index(worker)] = _Worker(work, root, place or Place(), threads)
     finally:
         for worker in workers:
             worker.process.kill()
@@ -69,11 +73,11 @@ def cores() -> int:
 class _Worker:
     """A process that carries out one run at a time, seen from the sweep."""
 
-    def __init__(self, root: str | Path, place: Place, threads: int) -> None:
+    def __init__(self, work: Work, root: str | Path, place: Place, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(
-            target=_serve, args=(theirs, Path(root), place, threads), daemon=place.workers == 0
+            target=_serve, args=(theirs, work, Path(root), place, threads), daemon=place.workers == 0
         )
         self.process.start()
         theirs.close()
@@ -108,7 +112,7 @@ def _cause(code: int | None) -> str:
     return signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
 
 
-def _serve(connection: Connection, root: Path, place: Place, threads: int) -> None:
+def _serve(connection: Connection, work: Work, root: Path, place: Place, threads: int) -> None:
     """Work in a process of its own: receive settings, send progress and then a result or the text of an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the sweep decides what it means
     threading.Thread(target=_die_with_parent, daemon=True).start()
@@ -119,7 +123,7 @@ def _serve(connection: Connection, root: Path, place: Place, threads: int) -> No
         except EOFError:
             return
         try:
-            connection.send(run(settings, root, place, on_progress=connection.send))
+            connection.send(work(settings, root, place, connection.send))
         except NtksapError as error:
             connection.send(str(error))
         except Exception as error:
