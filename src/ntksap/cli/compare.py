@@ -16,7 +16,7 @@ from ntksap.errors import InputError, NtksapError
 from ntksap.files import write_atomically, write_json
 from ntksap.methods import METHODS
 from ntksap.recipe import load_recipe
-from ntksap.report.figures import accuracy_figure
+from ntksap.report.figures import accuracy_figure, save_figure
 from ntksap.report.page import build_report
 from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
 from ntksap.runs import Place
@@ -108,9 +108,7 @@ def _write(
     write_json(out / "results.json", {"results": results, "failed": errors})
     build_report(out)
     if table:
-        figure = accuracy_figure(table, title)
-        for kind in ("png", "svg"):
-            figure.savefig(out / f"accuracy.{kind}", metadata={"Date": None} if kind == "svg" else None)
+        save_figure(accuracy_figure(table, title), out, "accuracy")
 
 
 def _print(table: list[Cell], out: Path) -> None:

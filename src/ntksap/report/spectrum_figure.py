@@ -1,6 +1,7 @@
 """The figure of spectra: eigenvalue against index, pruned nets beside the dense one."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -53,3 +54,27 @@ def _draw(axes: Axes, one: Spectrum, lowest: float, colour: str, width: float) -
     """Draw the eigenvalues above ``lowest``; a net that has none still gets its line in the legend."""
     values = [value for value in one.eigenvalues if value > lowest]
     axes.plot(range(1, len(values) + 1), values, color=colour, linewidth=width, label=one.method)
+
+
+def during_figure(found: dict[str, Any]) -> Figure:
+    """Draw eigenvalue against index at each epoch: as they are, and divided by the mean of the smallest tenth."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 3.8), layout="constrained")
+        shades = mpl.colormaps["viridis"]
+        count = len(found["epochs"])
+        for axes, key, label in zip(
+            figure.subplots(1, 2),
+            ("eigenvalues", "relative_eigenvalues"),
+            ("eigenvalue", "eigenvalue ÷ mean of the smallest 10 %"),
+            strict=True,
+        ):
+            for index, one in enumerate(found["epochs"]):
+                values = [value for value in one[key] if value > 0]
+                colour = shades(0.9 * index / max(count - 1, 1))
+                axes.plot(range(1, len(values) + 1), values, color=colour, label=f"epoch {one['epoch']}")
+            axes.set_yscale("log")
+            axes.set_xlabel("index of the eigenvalue")
+            axes.set_ylabel(label)
+        axes.legend(frameon=False, fontsize=8)
+        figure.suptitle(f"NTK during training: {found['method']} at {found['sparsity']:.2%}", x=0.01, ha="left")
+        return figure
