@@ -129,6 +129,8 @@ def read_plan(name_or_path: str | Path, scale: Scale) -> Plan:
         return _plan(path.stem, values, scale)
     except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as a plan, which is a TOML file: {error}") from error
+    except KeyError as error:
+        raise InputError(f"{path} is not a plan: it lacks {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is not a plan: {error}") from error
 
