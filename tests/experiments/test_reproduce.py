@@ -2,15 +2,17 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
-from small_plans import PANEL, small_plan
+from small_plans import PANEL, small_bench, small_plan
 
 import ntksap
 from ntksap.budget import PAPER_PASSES, paper_budget
 from ntksap.cli import main
 from ntksap.data import load, pruning_batches
-from ntksap.reproduce.plan import plan_names, sparsity_at
+from ntksap.reproduce.kinds import reproduce
+from ntksap.reproduce.plan import plan_names, read_plan, sparsity_at
 
 SHAPE = (1, 8, 8)
 MASKS = """
@@ -22,11 +24,9 @@ snip = [100000.0, 20000.0]
 """
 
 
-def reproduce(capsys, *arguments, status: int = 0) -> dict:
-    assert main(["reproduce", *map(str, arguments), "--jobs", "1", "--json"]) == status
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+def reproduced(plan: Path | str, out: Path, data_dir: Path | None = None) -> dict:
+    found, _ = reproduce(read_plan(plan, "quick"), small_bench(out, data_dir))
+    return json.loads(json.dumps(found.to_json()))
 
 
 def at(found: dict, row: str, column: str) -> dict:
@@ -34,8 +34,8 @@ def at(found: dict, row: str, column: str) -> dict:
     return entry
 
 
-def test_inference_flops_are_those_of_the_masks(tmp_path, capsys):
-    found = reproduce(capsys, small_plan(tmp_path, "inference-flops", MASKS), "--out", tmp_path / "out")
+def test_inference_flops_are_those_of_the_masks(tmp_path):
+    found = reproduced(small_plan(tmp_path, "inference-flops", MASKS), tmp_path / "out")
     costs = []
     for seed in (0, 1):
         model = ntksap.models.build("lenet-300-100", input_shape=SHAPE, seed=seed)
@@ -61,14 +61,14 @@ def test_inference_flops_are_those_of_the_masks(tmp_path, capsys):
     assert f"| {entry['agreement']:.3f} |" in page
 
 
-def test_a_second_plan_uses_the_masks_of_the_first_and_lost_ones_are_made_again(tmp_path, capsys):
+def test_a_second_plan_uses_the_masks_of_the_first_and_lost_ones_are_made_again(tmp_path):
     out = tmp_path / "out"
-    first = reproduce(capsys, small_plan(tmp_path, "inference-flops", MASKS), "--out", out)
+    first = reproduced(small_plan(tmp_path, "inference-flops", MASKS), out)
     kept = {path: path.stat().st_mtime_ns for path in out.glob("masks/*/result.json")}
     assert len(kept) == 8
     lost = next(path for path in kept if "synflow" in str(path))
     shutil.rmtree(lost.parent)
-    total = reproduce(capsys, small_plan(tmp_path, "total-flops", MASKS), "--out", out)
+    total = reproduced(small_plan(tmp_path, "total-flops", MASKS), out)
     again = {path: path.stat().st_mtime_ns for path in out.glob("masks/*/result.json")}
     assert {path for path in kept if again[path] != kept[path]} == {lost}
     dense = ntksap.cost(ntksap.models.build("lenet-300-100", input_shape=SHAPE), input_shape=SHAPE).dense
@@ -76,9 +76,9 @@ def test_a_second_plan_uses_the_masks_of_the_first_and_lost_ones_are_made_again(
     assert at(total, "snip", "36.00 %")["ours"] == paper_budget("snip", dense, sparse, epochs=2, images=1437).total
 
 
-def test_pruning_flops(tmp_path, capsys):
+def test_pruning_flops(tmp_path):
     body = 'columns = ["multiply-adds"]\nrows = [{ method = "snip" }, { method = "force" }]'
-    found = reproduce(capsys, small_plan(tmp_path, "pruning-flops", body), "--out", tmp_path / "out", status=1)
+    found = reproduced(small_plan(tmp_path, "pruning-flops", body), tmp_path / "out")
     dense = ntksap.cost(ntksap.models.build("lenet-300-100", input_shape=SHAPE), input_shape=SHAPE).dense
     assert at(found, "snip", "multiply-adds")["ours"] == PAPER_PASSES["snip"] * dense
     assert found["missing"] == [{"panel": "digits", "row": "force", "reason": "the paper does not count it"}]
@@ -98,8 +98,10 @@ iterative-snip = [90.0]
 
 
 def test_accuracy_trains_and_ends_with_a_report(tmp_path, capsys):
-    plan, out = small_plan(tmp_path, "accuracy", ACCURACY), tmp_path / "out"
-    found = reproduce(capsys, plan, "--out", out, "--seeds", "0,1", status=1)
+    out = tmp_path / "out"
+    command = ["reproduce", str(small_plan(tmp_path, "accuracy", ACCURACY)), "--out", str(out), "--seeds", "0,1"]
+    assert main([*command, "--jobs", "2", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
     assert [one["row"] for one in found["missing"]] == ["no-such-method"]
     assert "unknown method" in found["missing"][0]["reason"]
     results = [json.loads(path.read_text()) for path in out.glob("runs/*/result.json")]
@@ -115,22 +117,23 @@ def test_accuracy_trains_and_ends_with_a_report(tmp_path, capsys):
     assert (folder / "accuracy-digits.png").read_bytes().startswith(b"\x89PNG")
     assert "lenet-300-100 on digits" in (folder / "report.html").read_text()
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
-    assert reproduce(capsys, plan, "--out", out, "--seeds", "0,1", status=1) == found
+    assert main([*command, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == found
     assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")} == before
 
 
-def test_training_accuracy_is_another_metric_of_the_same_runs(tmp_path, capsys):
+def test_training_accuracy_is_another_metric_of_the_same_runs(tmp_path):
     body = 'steps = [10]\nmetric = "train_accuracy"\nrows = [{ method = "magnitude" }]'
-    found = reproduce(capsys, small_plan(tmp_path, "accuracy", body), "--out", tmp_path / "out")
+    found = reproduced(small_plan(tmp_path, "accuracy", body), tmp_path / "out")
     (result,) = [json.loads(p.read_text()) for p in (tmp_path / "out").glob("runs/*magnitude*/result.json")]
     assert at(found, "magnitude", "89.26 %")["ours"] == pytest.approx(100 * result["train_accuracy"])
     assert any("figure only" in sentence for sentence in found["remarks"])
 
 
-def test_spectra_at_initialisation(tmp_path, capsys):
+def test_spectra_at_initialisation(tmp_path):
     body = 'steps = [10]\ninputs = 4\nrows = [{ method = "magnitude" }, { method = "random" }]'
     plan, out = small_plan(tmp_path, "spectrum", body), tmp_path / "out"
-    found = reproduce(capsys, plan, "--out", out)
+    found = reproduced(plan, out)
     model = ntksap.models.build("lenet-300-100", input_shape=SHAPE)
     images, _ = next(load("digits").test.batches(4, seed=0))
     masks = ntksap.prune(model, sparsity_at(10), "magnitude", input_shape=SHAPE)
@@ -146,15 +149,15 @@ def test_spectra_at_initialisation(tmp_path, capsys):
     (kept,) = out.glob("spectra/*random*.json")
     time = kept.stat().st_mtime_ns
     lost.unlink()
-    assert reproduce(capsys, plan, "--out", out)["entries"] == found["entries"]
+    assert reproduced(plan, out)["entries"] == found["entries"]
     assert lost.exists()
     assert kept.stat().st_mtime_ns == time
 
 
 @pytest.mark.parametrize("kind", ["spectrum-during", "relative-spectrum-during"])
-def test_spectra_during_training(tmp_path, capsys, kind):
+def test_spectra_during_training(tmp_path, kind):
     body = 'steps = [10]\ninputs = 4\nepochs = [0, 2]\nrows = [{ method = "magnitude" }]'
-    found = reproduce(capsys, small_plan(tmp_path, kind, body), "--out", tmp_path / "out")
+    found = reproduced(small_plan(tmp_path, kind, body), tmp_path / "out")
     spectra = json.loads((tmp_path / "out" / f"small-{kind}-quick" / "spectra.json").read_text())["runs"]
     assert list(spectra) == ["dense", "magnitude"]
     assert [one["epoch"] for one in spectra["magnitude"]["epochs"]] == [0, 2]
@@ -163,7 +166,7 @@ def test_spectra_during_training(tmp_path, capsys, kind):
     assert (tmp_path / "out" / f"small-{kind}-quick" / "spectra.png").exists()
 
 
-def test_time_to_prune_in_seconds_and_epochs(tmp_path, capsys):
+def test_time_to_prune_in_seconds_and_epochs(tmp_path):
     body = """
 columns = ["seconds", "epochs"]
 rows = [{ method = "snip" }, { method = "synflow", rounds = 3 }]
@@ -172,48 +175,44 @@ rows = [{ method = "snip" }, { method = "synflow", rounds = 3 }]
 snip = [1.0, 0.1]
 """
     plan, out = small_plan(tmp_path, "pruning-time", body), tmp_path / "out"
-    found = reproduce(capsys, plan, "--out", out)
+    found = reproduced(plan, out)
     epoch, snip = at(found, "one epoch", "seconds")["ours"], at(found, "snip", "seconds")["ours"]
     assert epoch > 0
     assert at(found, "snip", "epochs")["ours"] == pytest.approx(snip / epoch)
     assert at(found, "snip", "seconds")["agreement"] == pytest.approx(snip)
     (kept,) = [json.loads(path.read_text()) for path in out.glob("times/*synflow*.json")]
     assert (kept["timed_rounds"], kept["rounds"]) == (3, 3)
-    assert reproduce(capsys, plan, "--out", out) == found  # measured once
+    assert reproduced(plan, out) == found  # measured once
 
 
-def test_an_absent_data_set_costs_the_rows_that_need_it(tmp_path, capsys):
-    panel = PANEL.replace('data = "digits"', 'data = "cifar10"')
-    plan = small_plan(tmp_path, "inference-flops", MASKS, panel=panel)
-    arguments = [plan, "--out", tmp_path / "out", "--data-dir", tmp_path / "none"]
-    found = reproduce(capsys, *arguments, status=1)
+def test_an_absent_data_set_costs_the_rows_that_need_it(tmp_path):
+    panel, out, nowhere = PANEL.replace('data = "digits"', 'data = "cifar10"'), tmp_path / "out", tmp_path / "nowhere"
+    found = reproduced(small_plan(tmp_path, "inference-flops", MASKS, panel=panel), out, nowhere)
     assert {one["row"] for one in found["entries"]} == {"synflow"}
     (missing,) = found["missing"]
     assert missing["row"] == "snip"
     assert "NTKSAP_DATA" in missing["reason"]
-    plan = small_plan(tmp_path, "accuracy", ACCURACY, panel=panel)
-    found = reproduce(capsys, plan, *arguments[1:], status=1)
+    found = reproduced(small_plan(tmp_path, "accuracy", ACCURACY, panel=panel), out, nowhere)
     assert found["entries"] == []
     assert len(found["missing"]) == 3
-    assert not (tmp_path / "out" / "runs").exists()
+    assert not (out / "runs").exists()
 
-    noise = small_plan(tmp_path, "spectrum", 'steps = [10]\ninputs = 2\nrows = [{ method = "random" }]', panel=panel)
-    found = reproduce(capsys, noise, *arguments[1:])
+    body = 'steps = [10]\ninputs = 2\nrows = [{ method = "random" }]'
+    found = reproduced(small_plan(tmp_path, "spectrum", body, panel=panel), out, nowhere)
     assert any("2 inputs of noise" in sentence for sentence in found["remarks"])
 
 
-def test_facts_that_agree_with_the_paper(tmp_path, capsys):
-    found = reproduce(capsys, "hyper-parameters", "--out", tmp_path)
+def test_facts_that_agree_with_the_paper(tmp_path):
+    found = reproduced("hyper-parameters", tmp_path)
     assert len(found["entries"]) == 40
     assert all(entry["agreement"] is True for entry in found["entries"])
-    main(["reproduce", "overview", "--out", str(tmp_path), "--json"])
-    found = json.loads(capsys.readouterr().out)
+    found = reproduced("overview", tmp_path)
     assert len(found["entries"]) >= 18
     assert all(entry["agreement"] is True for entry in found["entries"])
 
 
-def test_the_papers_pruning_flops_are_met(tmp_path, capsys):
-    found = reproduce(capsys, "pruning-flops", "--out", tmp_path)
+def test_the_papers_pruning_flops_are_met(tmp_path):
+    found = reproduced("pruning-flops", tmp_path)
     assert len(found["entries"]) == 18
     assert all(entry["agreement"] == pytest.approx(1, abs=0.005) for entry in found["entries"])
 
