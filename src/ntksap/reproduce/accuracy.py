@@ -35,7 +35,7 @@ def accuracy(plan: Plan, bench: Bench, folder: Path) -> Comparison:
             if name in outcome.results:
                 results.append(_as_shown(outcome.results[name], panel, spot.row))
             else:
-                missing.append((panel.name, f"{spot.row.name}, seed {spot.seed}", outcome.failed[name]))
+                missing.append((panel.name, spot.title, outcome.failed[name]))
         table = cells(results)
         entries += [_entry(panel, cell) for cell in table]
         if any(cell.method != DENSE for cell in table):

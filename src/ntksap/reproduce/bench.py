@@ -53,6 +53,12 @@ class Spot(NamedTuple):
     seed: int
     settings: Settings
 
+    @property
+    def title(self) -> str:
+        """Which one, in words."""
+        sparsity = "" if self.row.method == DENSE else f" at {self.settings.sparsity:.2%}"
+        return f"{self.row.name}{sparsity}, seed {self.seed}"
+
 
 def settings_at(panel: Panel, row: Row, step: int, seed: int) -> Settings:
     """Return the settings of one run."""

@@ -50,7 +50,7 @@ def _counted(plan: Plan, bench: Bench, folder: Path, *, total: bool) -> Comparis
         numbers: dict[tuple[str, int], list[float]] = {}
         for spot in found:
             if (name := spot.settings.name) not in outcome.results:
-                missing.append((panel.name, f"{spot.row.name}, seed {spot.seed}", outcome.failed[name]))
+                missing.append((panel.name, spot.title, outcome.failed[name]))
                 continue
             value = _value(panel, spot.row, outcome.results[name], total=total)
             numbers.setdefault((spot.row.name, spot.step), []).append(value)

@@ -53,7 +53,7 @@ def at_initialisation(plan: Plan, bench: Bench, folder: Path) -> Comparison:
         for index, spot in enumerate(one for one in found if one.seed == panel.seeds[0]):
             name = spot.settings.name
             if name not in outcome.results:
-                missing.append((panel.name, spot.row.name, outcome.failed[name]))
+                missing.append((panel.name, spot.title, outcome.failed[name]))
                 continue
             show("spectra", "net", index, len(found), spot.row.name)
             values = dense.of(spot)
@@ -134,7 +134,7 @@ def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
         for spot in wanted:
             name = spot.settings.name
             if name not in outcome.results:
-                missing.append((panel.name, spot.row.name, outcome.failed[name]))
+                missing.append((panel.name, spot.title, outcome.failed[name]))
                 continue
             on_progress: Callable[[int, int, str], object] = partial(_forward, show, spot.row.name)
             found[spot.row.name] = _kept_during(runs / name, panel, bench, on_progress)
