@@ -2,7 +2,8 @@
 
 A plan has panels (one model on one data set each), a panel has rows (a method with its settings) and steps: the paper
 removes a fifth of what is left again and again, so step k is the sparsity 1 − 0.8^k. What differs at a scale stands in
-a table of the scale's name, in the plan, in a panel or in a row; the narrower one wins.
+a table of the scale's name, in the plan, in a panel or in a row; the narrower one wins. There, ``only`` lists the rows
+that the scale has; a text in place of the table says why the scale has nothing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ import torch
 
 from ntksap import models
 from ntksap.data import Dataset, load
-from ntksap.errors import NtksapError
+from ntksap.errors import InputError, NtksapError
 from ntksap.files import write_json
 from ntksap.masks import Masks
 from ntksap.net import Net
@@ -22,7 +22,7 @@ from ntksap.report.spectra import spectra_of
 from ntksap.report.spectrum_figure import spectrum_figure
 from ntksap.reproduce.bench import Bench, Show, Spot, pruned_masks, ready, spots
 from ntksap.reproduce.comparison import Comparison, Entry
-from ntksap.reproduce.plan import Panel, Plan, Row
+from ntksap.reproduce.plan import Panel, Plan, Row, sparsity_at
 from ntksap.runs import run
 from ntksap.settings import DENSE
 from ntksap.spectra import spectra_during, spectrum_facts, spectrum_inputs
@@ -39,7 +39,7 @@ _RATIO = (
 
 def at_initialisation(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     """Prune, and compare each spectrum with the dense network's; on noise where the data set is absent."""
-    (panel,) = plan.panels
+    panel = _only_panel(plan)
     rows, reasons = ready(panel, bench.place, training=False)
     missing = [(panel.name, row, reason) for row, reason in reasons.items()]
     found, outcome = pruned_masks(bench, panel, rows)
@@ -104,6 +104,12 @@ class _Spectra:
         return ntk(self.model, self.inputs, masks, norm="batch", on_progress=on_progress, device=self.device)
 
 
+def _only_panel(plan: Plan) -> Panel:
+    if len(plan.panels) != 1:
+        raise InputError(f"{plan.name}: a plan of spectra has one panel, not {len(plan.panels)}; make a plan for each")
+    return plan.panels[0]
+
+
 def _data_or_none(panel: Panel, bench: Bench) -> Dataset | None:
     try:
         return load(panel.data, bench.place.data_dir, download=bench.place.download)
@@ -122,10 +128,12 @@ def relative_during_training(plan: Plan, bench: Bench, folder: Path) -> Comparis
 
 
 def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
-    (panel,) = plan.panels
+    panel = _only_panel(plan)
     rows, reasons = ready(panel, bench.place, training=True)
     missing = [(panel.name, row, reason) for row, reason in reasons.items()]
-    wanted = list(spots(replace(panel, seeds=panel.seeds[:1]), [Row(DENSE), *rows])) if rows else []
+    wanted = (
+        list(spots(replace(panel, seeds=panel.seeds[:1], steps=panel.steps[:1]), [Row(DENSE), *rows])) if rows else []
+    )
     # Not where other plans keep their runs: those have no checkpoints on the way.
     runs, place = bench.out / "runs-with-checkpoints", replace(bench.place, keep_epochs=panel.epochs)
     outcome = bench.execute([spot.settings for spot in wanted], runs, place, run)
@@ -142,7 +150,8 @@ def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
         return Comparison(plan, [], missing)
     write_json(folder / "spectra.json", {"model": panel.model, "runs": found})
     draw = epochs_figure if key == "eigenvalues" else methods_figure
-    figures = save_figure(draw(found, key, f"{panel.model} on {panel.data}, sparsity 98.20 %"), folder, "spectra")
+    title = f"{panel.model} on {panel.data}, sparsity {sparsity_at(panel.steps[0]):.2%}"
+    figures = save_figure(draw(found, key, title), folder, "spectra")
     entries = [
         Entry(panel.name, name, f"epoch {one['epoch']}", _largest_ratio(one))
         for name, spectra in found.items()
