@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ntksap.report.figures import STYLE, colour_of
+from ntksap.report.spectrum_figure import ZERO
 from ntksap.settings import DENSE
 
 _LABELS = {"eigenvalues": "eigenvalue", "relative_eigenvalues": "eigenvalue ÷ mean of the smallest 10 %"}
@@ -49,7 +50,7 @@ def _grid(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _draw(axes: Axes, values: list[float], colour: Any, label: str) -> None:
-    shown = [value for value in values if value > 0]
+    shown = [value for value in values if value > ZERO * values[0]]
     axes.plot(range(1, len(shown) + 1), shown, color=colour, linewidth=1.5, label=label)
 
 

@@ -12,8 +12,8 @@ from ntksap.report.spectra import Spectrum
 from ntksap.settings import DENSE
 
 _PANELS_PER_ROW = 3
-_DECADES = 12
-"""How far below the largest eigenvalue to draw; what lies lower is zero up to rounding."""
+ZERO = 1e-12
+"""What is below this share of the largest eigenvalue is zero up to rounding, and not drawn."""
 
 
 def spectrum_figure(spectra: Sequence[Spectrum], title: str) -> Figure:
@@ -24,7 +24,7 @@ def spectrum_figure(spectra: Sequence[Spectrum], title: str) -> Figure:
     sparsities = sorted({one.sparsity for one in pruned})
     columns = 2 if len(sparsities) == 4 else min(len(sparsities), _PANELS_PER_ROW)
     lines = -(-len(sparsities) // columns)
-    lowest = 10.0**-_DECADES * max(one.eigenvalues[0] for one in spectra)
+    lowest = ZERO * max(one.eigenvalues[0] for one in spectra)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.6 + 3.9 * columns, 0.6 + 3.2 * lines), layout="constrained")
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flatten()
@@ -69,7 +69,7 @@ def during_figure(found: dict[str, Any]) -> Figure:
             strict=True,
         ):
             for index, one in enumerate(found["epochs"]):
-                values = [value for value in one[key] if value > 0]
+                values = [value for value in one[key] if value > ZERO * one[key][0]]
                 colour = shades(0.9 * index / max(count - 1, 1))
                 axes.plot(range(1, len(values) + 1), values, color=colour, label=f"epoch {one['epoch']}")
             axes.set_yscale("log")

@@ -9,10 +9,11 @@ from ntksap.files import write_atomically, write_json
 from ntksap.reproduce.accuracy import accuracy
 from ntksap.reproduce.bench import Bench
 from ntksap.reproduce.comparison import Comparison
+from ntksap.reproduce.during import during_training, relative_during_training
 from ntksap.reproduce.facts import overview, recipes
 from ntksap.reproduce.flops import inference_flops, pruning_flops, total_flops
 from ntksap.reproduce.plan import Plan
-from ntksap.reproduce.spectra import at_initialisation, during_training, relative_during_training
+from ntksap.reproduce.spectra import at_initialisation
 from ntksap.reproduce.timing import pruning_time
 
 Kind: TypeAlias = Callable[[Plan, Bench, Path], Comparison]

@@ -1,13 +1,8 @@
-"""Spectra of the neural tangent kernel: at initialisation under masks, and during training."""
+"""Spectra of the neural tangent kernel at initialisation, under masks."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ntksap import models
 from ntksap.data import Dataset, load
@@ -16,30 +11,25 @@ from ntksap.files import write_json
 from ntksap.masks import Masks
 from ntksap.net import Net
 from ntksap.ntk import ntk
-from ntksap.report.during_figure import epochs_figure, methods_figure
 from ntksap.report.figures import save_figure
 from ntksap.report.spectra import spectra_of
 from ntksap.report.spectrum_figure import spectrum_figure
-from ntksap.reproduce.bench import Bench, Show, Spot, pruned_masks, ready, spots
+from ntksap.reproduce.bench import Bench, Show, Spot, pruned_masks, ready
 from ntksap.reproduce.comparison import Comparison, Entry
-from ntksap.reproduce.plan import Panel, Plan, Row, sparsity_at
-from ntksap.runs import run
+from ntksap.reproduce.plan import Panel, Plan
 from ntksap.settings import DENSE
-from ntksap.spectra import spectra_during, spectrum_facts, spectrum_inputs
+from ntksap.spectra import spectrum_facts, spectrum_inputs
 from ntksap.spectrum import Kernel
 
 _DISTANCE = (
     "The numbers are distances to the spectrum of the dense network, in decades: the typical factor between "
     "eigenvalues of equal rank."
 )
-_RATIO = (
-    "The numbers are condition numbers in the paper's sense: the largest eigenvalue ÷ the mean of the smallest tenth."
-)
 
 
 def at_initialisation(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     """Prune, and compare each spectrum with the dense network's; on noise where the data set is absent."""
-    panel = _only_panel(plan)
+    panel = only_panel(plan)
     rows, reasons = ready(panel, bench.place, training=False)
     missing = [(panel.name, row, reason) for row, reason in reasons.items()]
     found, outcome = pruned_masks(bench, panel, rows)
@@ -104,7 +94,8 @@ class _Spectra:
         return ntk(self.model, self.inputs, masks, norm="batch", on_progress=on_progress, device=self.device)
 
 
-def _only_panel(plan: Plan) -> Panel:
+def only_panel(plan: Plan) -> Panel:
+    """Return the panel of a plan of spectra."""
     if len(plan.panels) != 1:
         raise InputError(f"{plan.name}: a plan of spectra has one panel, not {len(plan.panels)}; make a plan for each")
     return plan.panels[0]
@@ -115,64 +106,3 @@ def _data_or_none(panel: Panel, bench: Bench) -> Dataset | None:
         return load(panel.data, bench.place.data_dir, download=bench.place.download)
     except NtksapError:
         return None
-
-
-def during_training(plan: Plan, bench: Bench, folder: Path) -> Comparison:
-    """Train, and compare spectra on the way with the dense network's at the same epoch."""
-    return _during(plan, bench, folder, "eigenvalues")
-
-
-def relative_during_training(plan: Plan, bench: Bench, folder: Path) -> Comparison:
-    """The same, each eigenvalue divided by the mean of the smallest tenth; a panel per method."""
-    return _during(plan, bench, folder, "relative_eigenvalues")
-
-
-def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
-    panel = _only_panel(plan)
-    rows, reasons = ready(panel, bench.place, training=True)
-    missing = [(panel.name, row, reason) for row, reason in reasons.items()]
-    wanted = (
-        list(spots(replace(panel, seeds=panel.seeds[:1], steps=panel.steps[:1]), [Row(DENSE), *rows])) if rows else []
-    )
-    # Not where other plans keep their runs: those have no checkpoints on the way.
-    runs, place = bench.out / "runs-with-checkpoints", replace(bench.place, keep_epochs=panel.epochs)
-    outcome = bench.execute([spot.settings for spot in wanted], runs, place, run)
-    found: dict[str, dict[str, Any]] = {}
-    with bench.bars() as show:
-        for spot in wanted:
-            name = spot.settings.name
-            if name not in outcome.results:
-                missing.append((panel.name, spot.title, outcome.failed[name]))
-                continue
-            on_progress: Callable[[int, int, str], object] = partial(_forward, show, spot.row.name)
-            found[spot.row.name] = _kept_during(runs / name, panel, bench, on_progress)
-    if not found:
-        return Comparison(plan, [], missing)
-    write_json(folder / "spectra.json", {"model": panel.model, "runs": found})
-    draw = epochs_figure if key == "eigenvalues" else methods_figure
-    title = f"{panel.model} on {panel.data}, sparsity {sparsity_at(panel.steps[0]):.2%}"
-    figures = save_figure(draw(found, key, title), folder, "spectra")
-    entries = [
-        Entry(panel.name, name, f"epoch {one['epoch']}", _largest_ratio(one))
-        for name, spectra in found.items()
-        for one in spectra["epochs"]
-    ]
-    return Comparison(plan, entries, missing, figures, [_RATIO])
-
-
-def _forward(show: Show, stage: str, done: int, total: int, note: str) -> None:
-    show(stage, "checkpoint", done, total, note)
-
-
-def _largest_ratio(one: dict[str, Any]) -> float:
-    return float(one["relative_eigenvalues"][0])
-
-
-def _kept_during(folder: Path, panel: Panel, bench: Bench, on_progress: Callable[..., object]) -> dict[str, Any]:
-    file = folder / f"spectra-{panel.inputs}.json"
-    if file.exists():
-        kept: dict[str, Any] = json.loads(file.read_text())
-        return kept
-    found = spectra_during(folder, bench.place.data_dir, panel.inputs, "batch", torch.float32, on_progress)
-    write_json(file, found)
-    return found
