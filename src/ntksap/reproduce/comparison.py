@@ -70,9 +70,8 @@ class Comparison:
         """Return a page: tables, what the paper says, what is missing."""
         parts = [f"# {self.plan.title}", f"The paper's {self.plan.where}, at the scale `{self.plan.scale}`."]
         for title, header, lines in self.tables():
-            parts.append(
-                "\n".join([f"**{title}**", "", _line(header), _line(["---"] * len(header)), *map(_line, lines)])
-            )
+            rule = _line(["---", "---", *["---:"] * (len(header) - 2)])
+            parts.append("\n".join([f"**{title}**", "", _line(header), rule, *map(_line, lines)]))
         parts += [f"![{name}]({name})" for name in self.figures if name.endswith(".png")]
         if self.plan.claims:
             parts.append("\n".join(["What the paper finds:", "", *(f"- {claim}" for claim in self.plan.claims)]))
@@ -87,7 +86,7 @@ class Comparison:
         panels = list(dict.fromkeys(entry.panel for entry in self.entries))
         columns = {panel: self._columns(panel) for panel in panels}
         if len(panels) > 1 and all(len(names) == 1 for names in columns.values()):
-            title = f"{self.plan.title}: {columns[panels[0]][0]}"
+            title = columns[panels[0]][0]
             return [(title, ["", "", *panels], self._lines([(panel, columns[panel][0]) for panel in panels]))]
         return [
             (panel, ["", "", *names], self._lines([(panel, name) for name in names]))
