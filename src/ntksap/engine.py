@@ -5,12 +5,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ntksap.errors import NtksapError
-from ntksap.runs import BusyError, Place, Progress, read_result, run
+from ntksap.run_folder import BusyError, OnProgress, Place, Progress, read_result
+from ntksap.runs import run
 from ntksap.settings import Settings
 from ntksap.store import Store
 
@@ -26,6 +27,10 @@ class Event:
     error: str | None = None
 
 
+Task: TypeAlias = Callable[[Settings, Path, Place, OnProgress], dict[str, Any]]
+"""(settings, root, place, on_progress) → result, written to a folder in root; it must survive pickling."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What those who carry out runs must know besides the settings; it can be sent to another process."""
@@ -34,10 +39,11 @@ class Work:
     place: Place
     threads: int
     store: Store | None = None
+    task: Task = run
     patience: float = 0.0
     """Seconds to wait for a run that another process is at."""
 
-    def carry_out(self, settings: Settings, on_progress: Callable[[Progress], object]) -> dict[str, Any] | str:
+    def carry_out(self, settings: Settings, on_progress: OnProgress) -> dict[str, Any] | str:
         """Return the result of a run, or the text of the error that ended it."""
         torch.set_num_threads(self.threads)
         try:
@@ -52,11 +58,11 @@ class Work:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
-    def _attempt(self, settings: Settings, on_progress: Callable[[Progress], object]) -> dict[str, Any]:
+    def _attempt(self, settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
         if self.store is None:
-            return run(settings, self.root, self.place, on_progress)
+            return self.task(settings, self.root, self.place, on_progress)
         self.store.fetch(settings.name, self.root)  # another machine may have finished it by now
-        result = run(settings, self.root, self.place, on_progress)
+        result = self.task(settings, self.root, self.place, on_progress)
         self.store.publish(self.root / settings.name)
         return result
 

@@ -10,7 +10,7 @@ from ntksap.errors import InputError, unknown
 
 # In the wheel the recipes are beside this file; in a checkout they are at the top of the repository.
 _BESIDE, _TOP = Path(__file__).parent / "recipes", Path(__file__).parents[2] / "recipes"
-_FOLDER = _BESIDE if _BESIDE.is_dir() else _TOP
+RECIPES = _BESIDE if _BESIDE.is_dir() else _TOP
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
 
 def recipe_names() -> list[str]:
     """Return the names of the recipes that come with the package."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def _path(name_or_path: str | Path) -> Path:
@@ -129,7 +129,7 @@ def _path(name_or_path: str | Path) -> Path:
         return Path(name_or_path)
     if name_or_path not in recipe_names():
         raise unknown("recipe", name_or_path, recipe_names())
-    return _FOLDER / f"{name_or_path}.toml"
+    return RECIPES / f"{name_or_path}.toml"
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:

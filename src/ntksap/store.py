@@ -13,7 +13,7 @@ from typing import Any
 
 from ntksap.errors import InputError, NtksapError, StorageError
 from ntksap.files import write_atomically
-from ntksap.runs import locked, read_result
+from ntksap.run_folder import locked, read_result
 
 _RESULT = "result.json"
 _OTHERS = ("settings.toml", "masks.safetensors", "metrics.jsonl")

@@ -11,9 +11,10 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from ntksap.engine import Event, Work, skip_finished
+from ntksap.engine import Event, Task, Work, skip_finished
 from ntksap.machine import cores
-from ntksap.runs import Place, Progress
+from ntksap.run_folder import Place, Progress
+from ntksap.runs import run
 from ntksap.settings import Settings
 from ntksap.store import Store
 
@@ -24,12 +25,14 @@ def sweep(
     place: Place | None = None,
     jobs: int = 1,
     store: Store | None = None,
+    task: Task = run,
 ) -> Generator[Event, None, None]:
     """Carry out the runs in ``root`` in ``jobs`` processes, which share the cores, and yield what happens.
 
+    ``task`` is what a process does with settings: `run`, or `ntksap.mask_runs.prune_only` with its shapes filled in.
     Finished runs are skipped, begun ones go on. Closing the iterator stops the processes; nothing is lost by that.
     """
-    work = Work(Path(root), place or Place(), max(1, cores() // jobs), store)
+    work = Work(Path(root), place or Place(), max(1, cores() // jobs), store, task=task)
     waiting = deque((yield from skip_finished(settings, work)))
     workers = [_Worker(work) for _ in range(min(jobs, len(waiting)))]
     try:

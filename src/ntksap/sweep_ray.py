@@ -13,7 +13,7 @@ from typing import Any
 from ntksap.engine import Event, Work, skip_finished
 from ntksap.errors import InputError, NtksapError
 from ntksap.ray_cluster import cluster
-from ntksap.runs import Place, Progress
+from ntksap.run_folder import Place, Progress
 from ntksap.settings import Settings, versions
 from ntksap.store import Store
 
@@ -49,7 +49,7 @@ def sweep_ray(
         raise InputError(f"a run needs at least 1 CPU and no negative number of GPUs, not {cpus} and {gpus:g}")
     if place.data_dir is not None:
         place = replace(place, data_dir=place.data_dir.absolute())
-    work = Work(Path(root).absolute(), place, cpus, store, PATIENCE)
+    work = Work(Path(root).absolute(), place, cpus, store, patience=PATIENCE)
     waiting = yield from skip_finished(settings, work)
     if waiting:
         work.root.mkdir(parents=True, exist_ok=True)

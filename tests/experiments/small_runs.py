@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ntksap.recipe import load_recipe
-from ntksap.runs import Place, run
+from ntksap.run_folder import Place
+from ntksap.runs import run
 from ntksap.settings import Settings, settings_for
 
 

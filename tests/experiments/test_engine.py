@@ -12,7 +12,7 @@ from small_runs import small_settings
 from ntksap.cli import main
 from ntksap.engine import Work
 from ntksap.errors import StorageError
-from ntksap.runs import Place, locked
+from ntksap.run_folder import Place, locked
 
 COMPARE = ["compare", "--model", "lenet-300-100", "--epochs", "1", "--methods", "random"]
 

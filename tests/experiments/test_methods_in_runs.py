@@ -13,7 +13,8 @@ from ntksap.data import load
 from ntksap.methods import METHODS
 from ntksap.pruning_data import pruning_data
 from ntksap.recipe import load_recipe
-from ntksap.runs import Place, run
+from ntksap.run_folder import Place
+from ntksap.runs import run
 from ntksap.settings import settings_for
 
 NTT = {"rounds": 3, "options": {"epoch_steps": 2, "kernel": "projected", "projections": 2, "prune_lr": 0.01}}

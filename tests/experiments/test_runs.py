@@ -15,7 +15,8 @@ from small_runs import carry_out, outcome, small_settings
 import ntksap
 from ntksap import InputError, Masks
 from ntksap.recipe import load_recipe
-from ntksap.runs import BusyError, Place, run
+from ntksap.run_folder import BusyError, Place
+from ntksap.runs import run
 from ntksap.sanity import shuffled
 from ntksap.settings import settings_for
 
@@ -205,7 +206,7 @@ def test_a_second_process_says_so_and_leaves(tmp_path, processes):
 def test_an_error_is_kept_with_the_run_until_it_succeeds(tmp_path):
     settings = small_settings(data="cifar10")
     with pytest.raises(ntksap.NtksapError, match="NTKSAP_DATA"):
-        run(settings, tmp_path, ntksap.runs.Place(data_dir=tmp_path / "nothing"))
+        run(settings, tmp_path, ntksap.run_folder.Place(data_dir=tmp_path / "nothing"))
     assert "NTKSAP_DATA" in json.loads((tmp_path / settings.name / "error.json").read_text())["error"]
 
 

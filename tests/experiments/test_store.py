@@ -11,7 +11,8 @@ import ntksap
 from ntksap.cli import main
 from ntksap.engine import Work
 from ntksap.errors import InputError, StorageError
-from ntksap.runs import BusyError, Place, locked, run
+from ntksap.run_folder import BusyError, Place, locked
+from ntksap.runs import run
 from ntksap.store import Store
 from ntksap.sweep import sweep
 

@@ -13,7 +13,7 @@ from small_runs import small_settings
 import ntksap
 from ntksap.cli import main
 from ntksap.report.table import cells, formatted, ranks, to_csv
-from ntksap.runs import read_result
+from ntksap.run_folder import read_result
 from ntksap.sweep import sweep
 
 COMPARE = ["compare", "--model", "lenet-300-100", "--epochs", "1", "--no-channels-last", "--jobs", "2"]
@@ -48,7 +48,7 @@ def test_one_run_that_fails_and_one_whose_process_dies_do_not_stop_the_others(tm
     good = [small_settings(method, epochs=1) for method in ("random", "magnitude")]
     failing = small_settings(epochs=1, data="cifar10")
     victim = small_settings(epochs=500)
-    events = sweep([victim, failing, *good], tmp_path, ntksap.runs.Place(data_dir=tmp_path), jobs=2)
+    events = sweep([victim, failing, *good], tmp_path, ntksap.run_folder.Place(data_dir=tmp_path), jobs=2)
     outcome = {}
     for event in events:
         outcome[event.settings.name] = event

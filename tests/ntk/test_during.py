@@ -9,7 +9,8 @@ from small_runs import small_settings
 import ntksap
 from ntksap.cli import main
 from ntksap.data import load
-from ntksap.runs import Place, run
+from ntksap.run_folder import Place
+from ntksap.runs import run
 from ntksap.settings import read_settings
 
 

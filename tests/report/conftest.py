@@ -8,7 +8,8 @@ import torch
 from small_runs import small_settings
 
 from ntksap.errors import NtksapError
-from ntksap.runs import Place, Progress, run
+from ntksap.run_folder import Place, Progress
+from ntksap.runs import run
 
 
 def _stop_after_first_epoch(progress: Progress) -> None:

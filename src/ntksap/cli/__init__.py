@@ -15,6 +15,7 @@ from ntksap.cli.methods import show_methods
 from ntksap.cli.overrides import spell_out_flags
 from ntksap.cli.prune import run_prune
 from ntksap.cli.report import run_report
+from ntksap.cli.reproduce import run_reproduce
 from ntksap.cli.spectrum import run_spectrum
 from ntksap.cli.train import run_train
 from ntksap.errors import ApproximationWarning, CollapseWarning, NtksapError
@@ -28,6 +29,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "cost": show_cost,
     "spectrum": run_spectrum,
     "report": run_report,
+    "reproduce": run_reproduce,
 }
 _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 

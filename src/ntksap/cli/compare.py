@@ -17,10 +17,10 @@ from ntksap.errors import NtksapError
 from ntksap.files import write_atomically, write_json
 from ntksap.methods import METHODS
 from ntksap.recipe import load_recipe
-from ntksap.report.figures import accuracy_figure
+from ntksap.report.figures import accuracy_figure, save_figure
 from ntksap.report.page import build_report
 from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
-from ntksap.runs import Place
+from ntksap.run_folder import Place
 from ntksap.settings import DENSE, Settings, settings_for
 
 
@@ -107,9 +107,7 @@ def _write(
     if any(out.glob("runs/*/settings.toml")):  # not when all failed on machines that do not see this folder
         build_report(out)
     if table:
-        figure = accuracy_figure(table, title)
-        for kind in ("png", "svg"):
-            figure.savefig(out / f"accuracy.{kind}", metadata={"Date": None} if kind == "svg" else None)
+        save_figure(accuracy_figure(table, title), out, "accuracy")
 
 
 def _print(table: list[Cell], out: Path) -> None:

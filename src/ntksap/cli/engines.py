@@ -8,7 +8,7 @@ from typing import Literal
 from ntksap.engine import Event
 from ntksap.errors import InputError
 from ntksap.machine import cores
-from ntksap.runs import Place
+from ntksap.run_folder import Place
 from ntksap.settings import Settings
 from ntksap.store import Store
 from ntksap.sweep import sweep

@@ -72,7 +72,7 @@ class Board:
         return f"{seconds // 3600}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
 
     def _best(self) -> str:
-        pruned = [result for result in self.results if result["method"] != DENSE]
+        pruned = [result for result in self.results if result["method"] != DENSE and "top1" in result]
         if not pruned:
             return ""
         extreme = max(result["sparsity"] for result in pruned)
@@ -89,7 +89,12 @@ def follow(events: Iterable[Event], board: Board) -> None:
             if event.kind == "failed":
                 live.console.print(f"[red]failed[/] {_title(event.settings)}: {escape(event.error or '')}")
             elif event.kind == "finished" and not stderr.is_terminal and event.result is not None:
-                stderr.print(f"{len(board.results)}/{board.total} {_title(event.settings)}: {event.result['top1']:.2%}")
+                stderr.print(f"{len(board.results)}/{board.total} {_title(event.settings)}: {_outcome(event.result)}")
+
+
+def _outcome(result: dict[str, Any]) -> str:
+    """Return the accuracy, or of a run that ends with the masks what they cost."""
+    return f"{result['top1']:.2%}" if "top1" in result else f"{result['inference_flops'] / 1e6:.2f}·10⁶ multiply-adds"
 
 
 def _title(settings: Settings) -> str:

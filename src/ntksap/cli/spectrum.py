@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import math
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -10,16 +9,15 @@ from typing import Any, Literal
 import torch
 from matplotlib.figure import Figure
 from rich.table import Table
-from torch import Tensor
 from tyro.conf import OmitArgPrefixes
 
 from ntksap.api import prune
 from ntksap.cli.console import print_json, stdout
-from ntksap.cli.during import during_figure, print_during, spectra_during
+from ntksap.cli.during import print_during
 from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
 from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.cli.progress import bars
-from ntksap.data import Dataset, load
+from ntksap.data import load
 from ntksap.errors import InputError
 from ntksap.files import new_folder, write_json
 from ntksap.masks import Masks
@@ -27,12 +25,13 @@ from ntksap.methods import method_named
 from ntksap.net import Net
 from ntksap.ntk import ntk
 from ntksap.pruning_data import pruning_data
+from ntksap.report.figures import save_figure
 from ntksap.report.spectra import spectra_of
-from ntksap.report.spectrum_figure import spectrum_figure
+from ntksap.report.spectrum_figure import during_figure, spectrum_figure
 from ntksap.schedules import density_of
-from ntksap.seeds import generator_of
 from ntksap.settings import DENSE
-from ntksap.spectrum import Kernel, spectrum_distance
+from ntksap.spectra import spectra_during, spectrum_facts, spectrum_inputs
+from ntksap.spectrum import Kernel
 
 
 def run_spectrum(
@@ -73,7 +72,15 @@ def run_spectrum(
     if during is not None:
         if out is not None:
             fresh_folder(out)
-        found = spectra_during(during, data_dir, inputs, norm, getattr(torch, dtype))
+        with bars() as show:
+            found = spectra_during(
+                during,
+                data_dir,
+                inputs,
+                norm,
+                getattr(torch, dtype),
+                on_progress=lambda done, total, name: show("spectra", "checkpoint", done, total, name),
+            )
         _write(out, "during", found, during_figure(found))
         print_json(found) if json else print_during(found)
         return
@@ -84,7 +91,7 @@ def run_spectrum(
         fresh_folder(out)
     loaded = load(data, data_dir) if data else None
     module, shape = model.build(loaded)
-    batch = _inputs(loaded, shape, inputs, model.seed)
+    batch = spectrum_inputs(loaded, shape, inputs, model.seed)
     reference: Kernel | None = None
     spectra: list[dict[str, Any]] = []
     jobs = [(DENSE, 0.0), *itertools.product(names, shares)]
@@ -125,7 +132,9 @@ def run_spectrum(
             )
             reference = reference or kernel
             seconds = {"prune_seconds": pruned - start, "kernel_seconds": time.perf_counter() - pruned}
-            spectra.append({"method": method, "sparsity": sparsity, **_facts(masks, kernel, reference), **seconds})
+            spectra.append(
+                {"method": method, "sparsity": sparsity, **spectrum_facts(masks, kernel, reference), **seconds}
+            )
     result: dict[str, Any] = {
         "model": model.model,
         "data": data,
@@ -152,8 +161,7 @@ def _write(out: Path | None, name: str, result: dict[str, Any], figure: Figure) 
         return
     with new_folder(out) as folder:
         write_json(folder / f"{name}.json", result)
-        for kind in ("png", "svg"):
-            figure.savefig(folder / f"{name}.{kind}", metadata={"Date": None} if kind == "svg" else None)
+        save_figure(figure, folder, name)
 
 
 def _check(sparsities: list[float], inputs: int) -> None:
@@ -162,28 +170,6 @@ def _check(sparsities: list[float], inputs: int) -> None:
         density_of(sparsity)
     if inputs < 1:
         raise InputError(f"--inputs must be at least 1, not {inputs}")
-
-
-def _inputs(data: Dataset | None, shape: tuple[int, ...], count: int, seed: int) -> Tensor:
-    if data is None:
-        return torch.randn(count, *shape, generator=generator_of(seed, "spectrum", "noise"))
-    if count > len(data.test):
-        raise InputError(f"{data.name} has {len(data.test)} test images, fewer than --inputs {count}")
-    images, _ = next(data.test.batches(count, seed=seed))
-    return images
-
-
-def _facts(masks: Masks, kernel: Kernel, dense: Kernel) -> dict[str, Any]:
-    return {
-        "kept": masks.kept,
-        "collapsed": masks.collapsed,
-        "eigenvalues": kernel.eigenvalues.tolist(),
-        "trace": kernel.trace,
-        "rank": kernel.rank,
-        "condition_number": kernel.condition_number if math.isfinite(kernel.condition_number) else None,
-        "distance": spectrum_distance(kernel.eigenvalues, dense.eigenvalues),
-        "shape_distance": spectrum_distance(kernel.eigenvalues, dense.eigenvalues, match_trace=True),
-    }
 
 
 def _print(spectra: list[dict[str, Any]]) -> None:

@@ -5,13 +5,14 @@ from typing import Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from ntksap import runs
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.options import DataArguments, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
 from ntksap.cli.progress import bars
 from ntksap.ranks import joined
 from ntksap.recipe import load_recipe
+from ntksap.run_folder import Place, Progress, read_result
+from ntksap.runs import run
 from ntksap.settings import settings_for
 
 
@@ -74,14 +75,14 @@ def run_train(
     keep = tuple(numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
     with joined(device) as (ranks, own), bars(ranks.first) as show:
 
-        def on_progress(progress: runs.Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             note = f"test accuracy {progress.top1:.2%}" if progress.top1 is not None else ""
             show(progress.stage, progress.unit, progress.done, progress.total, note)
 
-        if ranks.first and runs.read_result(out / settings.name) is not None:
+        if ranks.first and read_result(out / settings.name) is not None:
             stderr.print("this run is finished already; here is its result", highlight=False)
-        place = runs.Place(data.data_dir, data.download, data.workers, own, keep, sync_norm)
-        result = runs.run(settings, out, place, on_progress, ranks.group)
+        place = Place(data.data_dir, data.download, data.workers, own, keep, sync_norm)
+        result = run(settings, out, place, on_progress, ranks.group)
     if not ranks.first:
         return
     if json:

@@ -1,6 +1,7 @@
 """Figures."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -45,8 +46,16 @@ def colour_of(method: str, index: int = 0) -> str:
     return COLOURS.get(method.split(" ")[0], _OTHERS[index % len(_OTHERS)])
 
 
-def accuracy_figure(table: Sequence[Cell], title: str) -> Figure:
-    """Draw test accuracy against sparsity (density on a logarithmic axis), std shaded, the dense net as a line."""
+def save_figure(figure: Figure, folder: Path, name: str) -> list[str]:
+    """Write a figure as PNG and SVG (without a date, so that the same figure gives the same file); return the names."""
+    names = [f"{name}.png", f"{name}.svg"]
+    for file in names:
+        figure.savefig(folder / file, metadata={"Date": None} if file.endswith("svg") else None)
+    return names
+
+
+def accuracy_figure(table: Sequence[Cell], title: str, quantity: str = "test accuracy (%)") -> Figure:
+    """Draw accuracy against sparsity (density on a logarithmic axis), std shaded, the dense net as a line."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = figure.subplots()
@@ -73,8 +82,8 @@ def accuracy_figure(table: Sequence[Cell], title: str) -> Figure:
             )
             low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
             axes.fill_between(density, low, high, color=colour_of(method, index), alpha=0.15, linewidth=0)
-        _sparsity_axis(axes, sorted({cell.sparsity for cell in table if cell.method != DENSE}))
-        axes.set_ylabel("test accuracy (%)")
+        sparsity_axis(axes, sorted({cell.sparsity for cell in table if cell.method != DENSE}))
+        axes.set_ylabel(quantity)
         axes.set_title(title, loc="left")
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
         return figure
@@ -143,7 +152,8 @@ def _kernel_axes(axes: Axes, change: KernelChange) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _sparsity_axis(axes: Axes, sparsities: Sequence[float]) -> None:
+def sparsity_axis(axes: Axes, sparsities: Sequence[float]) -> None:
+    """Label an axis of densities by sparsities, rising to the right."""
     if len(sparsities) == 1:  # one place has no extent of its own
         axes.set_xlim((1 - sparsities[0]) / 2, (1 - sparsities[0]) * 2)
     axes.set_xscale("log")

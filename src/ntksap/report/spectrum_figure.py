@@ -1,6 +1,7 @@
 """The figure of spectra: eigenvalue against index, pruned nets beside the dense one."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -11,8 +12,8 @@ from ntksap.report.spectra import Spectrum
 from ntksap.settings import DENSE
 
 _PANELS_PER_ROW = 3
-_DECADES = 12
-"""How far below the largest eigenvalue to draw; what lies lower is zero up to rounding."""
+ZERO = 1e-12
+"""What is below this share of the largest eigenvalue is zero up to rounding, and not drawn."""
 
 
 def spectrum_figure(spectra: Sequence[Spectrum], title: str) -> Figure:
@@ -23,7 +24,7 @@ def spectrum_figure(spectra: Sequence[Spectrum], title: str) -> Figure:
     sparsities = sorted({one.sparsity for one in pruned})
     columns = 2 if len(sparsities) == 4 else min(len(sparsities), _PANELS_PER_ROW)
     lines = -(-len(sparsities) // columns)
-    lowest = 10.0**-_DECADES * max(one.eigenvalues[0] for one in spectra)
+    lowest = ZERO * max(one.eigenvalues[0] for one in spectra)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.6 + 3.9 * columns, 0.6 + 3.2 * lines), layout="constrained")
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flatten()
@@ -53,3 +54,27 @@ def _draw(axes: Axes, one: Spectrum, lowest: float, colour: str, width: float) -
     """Draw the eigenvalues above ``lowest``; a net that has none still gets its line in the legend."""
     values = [value for value in one.eigenvalues if value > lowest]
     axes.plot(range(1, len(values) + 1), values, color=colour, linewidth=width, label=one.method)
+
+
+def during_figure(found: dict[str, Any]) -> Figure:
+    """Draw eigenvalue against index at each epoch: as they are, and divided by the mean of the smallest tenth."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 3.8), layout="constrained")
+        shades = mpl.colormaps["viridis"]
+        count = len(found["epochs"])
+        for axes, key, label in zip(
+            figure.subplots(1, 2),
+            ("eigenvalues", "relative_eigenvalues"),
+            ("eigenvalue", "eigenvalue ÷ mean of the smallest 10 %"),
+            strict=True,
+        ):
+            for index, one in enumerate(found["epochs"]):
+                values = [value for value in one[key] if value > ZERO * one[key][0]]
+                colour = shades(0.9 * index / max(count - 1, 1))
+                axes.plot(range(1, len(values) + 1), values, color=colour, label=f"epoch {one['epoch']}")
+            axes.set_yscale("log")
+            axes.set_xlabel("index of the eigenvalue")
+            axes.set_ylabel(label)
+        axes.legend(frameon=False, fontsize=8)
+        figure.suptitle(f"NTK during training: {found['method']} at {found['sparsity']:.2%}", x=0.01, ha="left")
+        return figure

@@ -1,0 +1,167 @@
+"""``ntksap reproduce``."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from ntksap.cli.console import print_json, stderr, stdout
+from ntksap.cli.live import Board, follow
+from ntksap.cli.options import listed, numbers
+from ntksap.cli.progress import bars
+from ntksap.engine import Task
+from ntksap.errors import InputError, NtksapError, unknown
+from ntksap.machine import cores
+from ntksap.reproduce.bench import Bench, Outcome
+from ntksap.reproduce.comparison import Comparison
+from ntksap.reproduce.kinds import reproduce
+from ntksap.reproduce.plan import SCALES, Plan, plan_names, read_plan
+from ntksap.run_folder import Place
+from ntksap.settings import Settings
+from ntksap.sweep import sweep
+
+
+class IncompleteError(NtksapError):
+    """Parts of a table or figure could not be carried out."""
+
+
+def run_reproduce(
+    name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME|PLAN.toml")]] = "",
+    list: bool = False,
+    scale: Literal["quick", "paper"] = "quick",
+    panels: str = "",
+    seeds: str = "",
+    data_dir: Path | None = None,
+    download: bool = False,
+    workers: int = 0,
+    out: Path = Path("reproduce"),
+    jobs: int | None = None,
+    device: str = "cpu",
+    json: bool = False,
+) -> None:
+    """Carry out a table or figure of the paper again and put the paper's numbers beside ours.
+
+    Stop it whenever you like; the same command goes on where it was. Tables and figures that need the same runs or
+    masks share them. What needs a data set or a method that is not here is listed as missing; the rest goes on.
+
+    Args:
+        name: A table or figure (see --list), or a plan of your own as a TOML file.
+        list: Name all tables and figures of the paper, and stop.
+        scale: quick is a small budget for 2 CPU cores; paper is the paper's full protocol.
+        panels: Only these panels, with commas: cifar10, cifar100, tiny-imagenet, imagenet-resnet18, imagenet-resnet50.
+        seeds: Other seeds than the plan's, with commas between them.
+        data_dir: Where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
+        download: Fetch a data set that is not there.
+        workers: Processes that decode image files.
+        out: The folder for everything; NAME-SCALE in it holds comparison.json, comparison.md, figures and report.html.
+        jobs: Runs at the same time, which share the cores; by default one per core.
+        device: cpu, cuda or mps.
+        json: Print one JSON object.
+    """
+    if list:
+        _print_list(json)
+        return
+    if not name:
+        raise InputError("which table or figure? `ntksap reproduce --list` names them")
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs must be at least 1, not {jobs}")
+    plan = _narrowed(read_plan(name, scale), listed(panels), numbers(int, "seeds", seeds) if seeds else [])
+    place = Place(data_dir, download, workers, device)
+    found, folder = reproduce(plan, Bench(out, place, _executor(jobs or cores()), bars))
+    if json:
+        print_json({**found.to_json(), "out": str(folder)})
+    else:
+        _print(found, folder)
+    if found.missing:
+        raise IncompleteError(f"{len(found.missing)} parts are missing (see above); the same command tries them again")
+
+
+def _narrowed(plan: Plan, panels: Sequence[str], seeds: Sequence[int]) -> Plan:
+    names = [panel.name for panel in plan.panels]
+    for name in panels:
+        if name not in [*names, *plan.left_out]:
+            raise unknown(f"panel of {plan.name}", name, [*names, *plan.left_out])
+    chosen = [panel for panel in plan.panels if not panels or panel.name in panels]
+    if seeds:
+        chosen = [replace(panel, seeds=tuple(seeds)) for panel in chosen]
+    left_out = {name: why for name, why in plan.left_out.items() if not panels or name in panels}
+    return replace(plan, panels=tuple(chosen), left_out=left_out)
+
+
+class _executor:
+    """Carries out sweeps in some processes and shows them."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+
+    def __call__(self, settings: Sequence[Settings], root: Path, place: Place, task: Task) -> Outcome:
+        board = Board(len(settings))
+        events = sweep(settings, root, place, self.jobs, task=task)
+        try:
+            follow(events, board)
+        except KeyboardInterrupt:
+            stderr.print(f"stopped after {len(board.results)} of {len(settings)} runs; the same command goes on")
+            raise
+        finally:
+            events.close()
+        return Outcome(
+            {result["name"]: result for result in board.results}, {one.name: error for one, error in board.failed}
+        )
+
+
+def _print_list(json: bool) -> None:
+    plans = sorted((read_plan(name, "paper") for name in plan_names()), key=_place_in_paper)
+    quick = {plan.name: bool(read_plan(plan.name, "quick").panels) for plan in plans}
+    if json:
+        print_json(
+            {
+                "plans": [
+                    {
+                        "name": plan.name,
+                        "title": plan.title,
+                        "where": plan.where,
+                        "kind": plan.kind,
+                        "panels": [panel.name for panel in plan.panels],
+                        "scales": [scale for scale in SCALES if scale == "paper" or quick[plan.name]],
+                    }
+                    for plan in plans
+                ]
+            }
+        )
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("name", "in the paper", "scales", "what"):
+        table.add_column(column, no_wrap=column == "name")
+    for plan in plans:
+        table.add_row(plan.name, plan.where, "quick, paper" if quick[plan.name] else "paper", plan.title)
+    stdout.print(table)
+
+
+def _place_in_paper(plan: Plan) -> tuple[str, int]:
+    kind, number = plan.where.replace(",", "").split()[:2]
+    return kind, int(number)
+
+
+def _print(found: Comparison, folder: Path) -> None:
+    for title, header, lines in found.tables():
+        table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        for index, column in enumerate(header):
+            table.add_column(column, justify="left" if index < 2 else "right", no_wrap=True)
+        for line in lines:
+            table.add_row(*(escape(text) for text in line), style="" if line[0] else "dim")
+        stdout.print(table, "")
+    for claim in found.plan.claims:
+        stdout.print(f"The paper: {claim}", highlight=False, markup=False)
+    for sentence in found.words():
+        stdout.print(sentence, highlight=False, markup=False)
+    for panel, row, reason in found.missing:
+        stderr.print(f"[red]missing[/] {escape(f'{panel}, {row}: {reason}')}", highlight=False)
+    stdout.print(f"\nWrote comparison.json and comparison.md in {folder}", highlight=False, markup=False)
+    if found.figures:
+        stdout.print(f"Figures: {', '.join(n for n in found.figures if n.endswith('.png'))}", highlight=False)
+    if (folder / "report.html").exists():
+        stdout.print(f"The report, one page to open in a browser, is {folder / 'report.html'}", highlight=False)
