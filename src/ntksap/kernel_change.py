@@ -82,7 +82,7 @@ class KernelChange:
             said.append(
                 "A learning rate makes up for a common factor, not for a change of shape. Measured against the largest "
                 f"eigenvalue, the smallest tenth is {_times(self.slowest_factor, 'larger', 'smaller')} the dense "
-                "network's: with the largest stable learning rate for each, the slowest directions learn "
+                "network's: at the largest learning rate that gradient descent stands in each, the slowest directions learn "
                 f"{_times(self.slowest_factor, 'faster', 'slower')} the dense network's."
             )
         said.append(
