@@ -82,8 +82,8 @@ class KernelChange:
             said.append(
                 "A learning rate makes up for a common factor, not for a change of shape. Measured against the largest "
                 f"eigenvalue, the smallest tenth is {_times(self.slowest_factor, 'larger', 'smaller')} the dense "
-                "network's: with the largest stable learning rate for each, the slowest directions learn "
-                f"{_times(self.slowest_factor, 'faster', 'slower')} the dense network's."
+                "network's: at the largest stable learning rate of gradient descent in each, the slowest directions "
+                f"learn {_times(self.slowest_factor, 'faster', 'slower')} the dense network's."
             )
         said.append(
             f"Distance of the two spectra: {self.distance:.2f} decades, {self.shape_distance:.2f} with equal means "
