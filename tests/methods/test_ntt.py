@@ -20,8 +20,7 @@ def setting(case_name: str):
     generator = torch.Generator().manual_seed(5)
     masks = {n: torch.rand(net.weights[n].shape, generator=generator) < 0.6 for n in net.prunable}
     student = {
-        n: torch.randn(w.shape, generator=generator, dtype=w.dtype) * masks.get(n, 1)
-        for n, w in net.weights.items()
+        n: torch.randn(w.shape, generator=generator, dtype=w.dtype) * masks.get(n, 1) for n, w in net.weights.items()
     }
     return module, net, batch, masks, student
 
