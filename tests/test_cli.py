@@ -96,6 +96,32 @@ def test_methods(capsys):
     assert overview["ntk-sap"] == (True, True, True)
     assert (methods["ntk-sap"]["rounds"], methods["ntk-sap-s"]["rounds"], methods["synflow"]["rounds"]) == (20, 4, 100)
     assert methods["ntk-sap"]["options"]["epsilon"]["default"] == 1e-4
+    assert (methods["ntt"]["data"], methods["ntt"]["labels"]) == ("training set", False)
+    assert [name for name, m in methods.items() if m["returns_weights"]] == ["ntt"]
+
+
+def test_a_method_that_returns_weights_says_so_and_saves_them(capsys, tmp_path):
+    arguments = ["prune", "--model", "lenet-300-100", "--data", "digits", "--method", "ntt", "--rounds", "1"]
+    arguments += ["--epoch-steps", "1", "--kernel", "projected", "--projections", "2"]
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "kernel: projected 2 times" in printed
+    assert "kernel distance before: 0." in printed
+    assert "see Masks.load_weights" in printed
+    masks = ntksap.Masks.load(tmp_path / "run" / "masks.safetensors")
+    masks.load_weights(ntksap.models.build("lenet-300-100", num_classes=10, input_shape=(1, 8, 8)))
+    assert masks.info["steps"] == 1
+
+
+def test_scores_that_are_only_approximate_are_said_to_be(capsys):
+    assert (
+        main(["prune", "--model", "test_cli:bent", "--input-shape", "4", "--method", "synflow", "--rounds", "2"]) == 0
+    )
+    assert "because of GELU" in " ".join(capsys.readouterr().err.split())
+
+
+def bent() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 40), torch.nn.GELU(), torch.nn.Linear(40, 40))
 
 
 def test_cost(capsys, tmp_path):

@@ -9,7 +9,6 @@ product while one round of scoring and one step of training run. Masked weights 
 costs what the dense net costs.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +86,7 @@ def measured_budget(
         batch = next(iter(data(0) if callable(data) else data))
         size = len(torch.utils._pytree.tree_leaves(batch[0])[0])
         first = scoring([batch])
-        pruning = first + (math.ceil(images / size) - 1) * (scoring([batch, batch]) - first)
+        pruning = first + round((images / size - 1) * (scoring([batch, batch]) - first))
     else:
         pruning = scoring(data)
     net = Net(model, output=settings.get("output"), include=settings.get("include"), exclude=settings.get("exclude"))

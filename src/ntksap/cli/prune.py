@@ -153,8 +153,9 @@ def run_prune(
     stdout.print(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.", highlight=False)
     print_sentences(found)
     for fact, value in result["facts"].items():
-        stdout.print(f"{fact.replace('_', ' ')}: {value:.4g}" if isinstance(value, float) else f"{fact}: {value}")
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        stdout.print(f"{fact.replace('_', ' ')}: {shown}", highlight=False)
     if masks.weights:
-        stdout.print("The masks come with weights to start training from: see Masks.load_weights.")
+        stdout.print("The masks come with weights to start training from: see Masks.load_weights.", highlight=False)
     if out is not None:
         stdout.print(f"Wrote masks.safetensors, prune.json and densities.png in {out}", highlight=False)
