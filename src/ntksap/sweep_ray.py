@@ -95,7 +95,7 @@ def _outcome(ray: Any, reference: Any, settings: Settings, work: Work) -> Event:
     except ray.exceptions.RayTaskError as error:  # before our code had the word, such as when ntksap is not installed
         outcome = str(error).strip().splitlines()[-1]
     except ray.exceptions.RayError as error:
-        outcome = f"its worker died {RETRIES + 1} times ({type(error).__name__}); run again to go on"
+        outcome = f"Ray gave it up after {RETRIES} retries ({type(error).__name__}); run again to go on"
     if isinstance(outcome, str):
         return Event(settings, "failed", error=outcome)
     return Event(settings, "finished", result=outcome)
