@@ -1,7 +1,7 @@
 """``python -m benchmarks.fidelity``: do fast masks allocate like textbook masks? ResNet-20, NTK-SAP, 98.20 %.
 
-For each seed both sides prune, and a third time the textbook with another seed shows how far chance alone goes. Masks are
-kept in a folder, so that an interrupted run goes on where it was. Compared over the seeds: the mean density of each
+For each seed both sides prune, and a third time the textbook with another seed shows how far chance alone goes. Masks
+are kept in a folder, so that an interrupted run goes on where it was. Compared over the seeds: the mean density of each
 layer, inference multiply-adds, and the distance between the spectra of the neural tangent kernel.
 """
 

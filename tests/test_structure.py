@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "ntksap"
 
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
-    ["errors", "seeds", "files", "machine", "toml", "_version"],
+    ["errors", "seeds", "files", "machine", "batch_norm", "toml", "_version"],
     ["layers", "initialisers", "models", "norms", "precision"],
     ["net", "attachment"],
     ["micro"],

@@ -9,6 +9,7 @@ product while one round of scoring and one step of training run. Masked weights 
 costs what the dense net costs.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,10 @@ def measured_budget(
     ``settings`` are those of `ntksap.prune` (input_shape, data, options …). Counted are convolutions and matrix
     products, not normalisation, activations or the optimizer's arithmetic.
     """
-    rounds = rounds or method_named(method).rounds
+    chosen = method_named(method)
+    rounds = rounds or chosen.rounds
+    if chosen.splits:  # whole batches, and no passes that find out whether they fit into memory
+        settings = {"micro_batch": sys.maxsize, **settings}
     with FlopCounterMode(display=False) as scoring:
         next(iter(prune_steps(model, 0.5, method, rounds=rounds, **settings)))
     net = Net(model, output=settings.get("output"), include=settings.get("include"), exclude=settings.get("exclude"))
