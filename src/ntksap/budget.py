@@ -9,6 +9,7 @@ product while one round of scoring and one step of training run. Masked weights 
 costs what the dense net costs.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,14 +76,16 @@ def measured_budget(
     products, not normalisation, activations or the optimizer's arithmetic. A method that goes through the training set
     is run on one batch and on two, and the difference is what each further batch of the images costs.
     """
-    data = settings.pop("data", None)
+    data, chosen = settings.pop("data", None), method_named(method)
+    if chosen.splits:  # whole batches, and no passes that find out whether they fit into memory
+        settings = {"micro_batch": sys.maxsize, **settings}
 
     def scoring(data: Data | None) -> int:
         with FlopCounterMode(display=False) as counter:
             done = next(iter(prune_steps(model, 0.5, method, rounds=rounds, data=data, **settings)))
         return int(counter.get_total_flops()) // 2 * done.rounds // done.index  # torch counts a multiply-add as two
 
-    if method_named(method).streams and data is not None:
+    if chosen.streams and data is not None:
         batch = next(iter(data(0) if callable(data) else data))
         size = len(torch.utils._pytree.tree_leaves(batch[0])[0])
         first = scoring([batch])

@@ -22,6 +22,10 @@ Norm: TypeAlias = str | Mapping[str, Tensor]
 buffers that `Net.statistics` returned (eval mode with those)."""
 
 
+Place: TypeAlias = tuple[dict[str, Any], str, str, Tensor]
+"""A module's dict of parameters or buffers, a key in it, the name of the tensor that belongs there, and the tensor."""
+
+
 class Net:
     """A module as a pure function of its parameters, by name.
 
@@ -155,8 +159,7 @@ class Net:
             return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
 
     def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, **norms: Any) -> Tensor:
-        given = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
-        tensors = {place: given[name] for place, name in self._places.items()}
+        tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
         # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
         with plain_kernels(self._skeleton), global_seed("forward"):
             try:
@@ -169,12 +172,18 @@ class Net:
                 self._channels_last = False  # a module that views tensors as if their channels came first
                 return self._evaluate(tensors, inputs, norms)
 
-    def _evaluate(self, tensors: dict[str, Tensor], inputs: Inputs, norms: dict[str, Any]) -> Tensor:
-        tensors = {place: self._laid_out(tensor) for place, tensor in tensors.items()}
+    def _evaluate(self, tensors: Mapping[str, Tensor], inputs: Inputs, norms: dict[str, Any]) -> Tensor:
         args, kwargs = map_tensors(arguments(inputs), self._laid_out)
-        with self._norms.using(**norms), torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
-            result = torch.func.functional_call(self._skeleton, tensors, args, kwargs, tie_weights=False)
-        output = self._output(result)
+        bfloat16 = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
+        try:
+            # As torch.func.functional_call does, without its checks, which cost as much as a small net.
+            for slots, key, name, _ in self._places:
+                slots[key] = self._laid_out(tensors[name])
+            with self._norms.using(**norms), bfloat16:
+                output = self._output(self._skeleton(*args, **kwargs))
+        finally:
+            for slots, key, _, own in self._places:
+                slots[key] = own
         return output.to(self.dtype) if self._autocast else output  # before anything cancels
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
@@ -228,19 +237,16 @@ def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return torch.utils._pytree.tree_map_only(Tensor, function, value)
 
 
-def _places(module: nn.Module) -> dict[str, str]:
-    """Map each place where a tensor sits to the tensor's own name, which differs for tied tensors.
-
-    A module that has two names counts under its first one only: ``functional_call`` would put its tensors in twice and
-    then take the wrong ones out.
-    """
+def _places(module: nn.Module) -> list[Place]:
+    """Return each place where a tensor sits, with the tensor's own name, which differs for tied tensors."""
     own = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-    return {
-        f"{path}.{key}" if path else key: own[id(tensor)]
-        for path, part in module.named_modules()
-        for key, tensor in [*part._parameters.items(), *part._buffers.items()]
+    return [
+        (slots, key, own[id(tensor)], tensor)
+        for part in module.modules()
+        for slots in (part._parameters, part._buffers)
+        for key, tensor in slots.items()
         if tensor is not None
-    }
+    ]
 
 
 def private_copy(module: nn.Module) -> nn.Module:

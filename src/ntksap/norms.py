@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from ntksap.batch_norm import batch_norm
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -22,7 +25,10 @@ class PlainBatchNorm(_BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, …) → (N, C, …)."""
-        if self.training or self.running_var is None or self.running_mean is None:
+        affine = [p for p in (self.weight, self.bias) if p is not None]
+        if self.training and _only_reverse_mode(x) and not any(p.requires_grad for p in affine):
+            return batch_norm(x, self.weight, self.bias, self.eps)
+        if self.training or self.running_var is None or self.running_mean is None or x.dtype != self.running_var.dtype:
             return super().forward(x)
         scale = torch.rsqrt(self.running_var + self.eps)
         if self.weight is not None:
@@ -35,6 +41,15 @@ class PlainBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass
+
+
+def _only_reverse_mode(x: Tensor) -> bool:
+    """Whether derivatives by x are wanted, and none of another kind."""
+    return x.requires_grad and torch.is_grad_enabled() and x.numel() > x.shape[1] and not _transformed(x)
+
+
+def _transformed(x: Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None
 
 
 class Norms:

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from cases import Residual, conv_bn
 from ntk.kernels import set_statistics
 from ntksap import Net, models
+from ntksap.batch_norm import batch_norm
 
 
 @pytest.mark.parametrize(
@@ -121,3 +122,18 @@ def test_an_error_of_the_module_itself_is_not_hidden():
         net(net.weights, torch.randn(4, 5, 5, 5))
     inputs = torch.randn(4, 2, 5, 5)
     torch.testing.assert_close(net(net.weights, inputs), module.eval()(inputs))
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 4, 2), (7, 3)])
+def test_batch_norm_and_its_two_derivatives(shape):
+    torch.manual_seed(0)
+    x = (torch.randn(shape).double() * 3 + 1).requires_grad_()
+    weight, bias = torch.rand(3).double(), torch.rand(3).double()
+
+    def expected(x):
+        return nn.functional.batch_norm(x, None, None, weight, bias, training=True, eps=1e-3)
+
+    torch.testing.assert_close(batch_norm(x, weight, bias, 1e-3), expected(x))
+    assert torch.autograd.gradcheck(lambda x: batch_norm(x, weight, bias, 1e-3), x)
+    assert torch.autograd.gradgradcheck(lambda x: batch_norm(x, weight, bias, 1e-3), x)
+    assert torch.autograd.gradgradcheck(lambda x: batch_norm(x, None, None, 1e-3), x)
