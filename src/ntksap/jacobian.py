@@ -128,9 +128,9 @@ class Jacobian:
         if block:
             yield block
 
-    def columns(self, pieces: list[Piece], plan: Plan, on_input: Callable[[], object]) -> Tensor:
-        """Return these columns of J (rows × width), a group of inputs at a time."""
-        block = torch.zeros(self.rows, sum(len(p) for _, p in pieces), dtype=self.net.dtype, device=self.net.device)
+    def columns(self, pieces: list[Piece], plan: Plan, buffer: Tensor, on_input: Callable[[], object]) -> Tensor:
+        """Return these columns of J, made by groups of inputs in ``buffer`` (rows × at least as many columns)."""
+        block = buffer[:, : sum(len(p) for _, p in pieces)]
         fill = self._fill_row_by_row if plan.taps is None else self._fill_by_taps
         places = [(name, _as_slice(positions)) for name, positions in pieces]
         filled = 0
@@ -170,6 +170,8 @@ class Jacobian:
                 # Only these leaves are asked for, so that the pass stops at the first of them.
                 gradients = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
                 torch.cat([g.flatten()[p] for g, (_, p) in zip(gradients, places, strict=True)], out=row)
+            else:
+                row.zero_()
         yield len(values)
 
     def _fill_by_taps(self, block: Tensor, places: list[Place], plan: Plan, group: Inputs) -> Iterator[int]:
@@ -186,8 +188,8 @@ class Jacobian:
                 column = 0
                 for name, place in places:
                     width = place.stop - place.start if isinstance(place, slice) else len(place)
-                    if name in found:
-                        grid[index, some, column : column + width] = found[name].flatten(1)[:, place]
+                    derivative = found[name].flatten(1)[:, place] if name in found else 0
+                    grid[index, some, column : column + width] = derivative
                     column += width
         yield from [outputs.shape[1]] * len(outputs)
 

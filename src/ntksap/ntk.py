@@ -75,8 +75,11 @@ def ntk(
 
     precise = jacobian.rows**2 * columns <= _IN_FLOAT64
     matrix = torch.zeros(jacobian.rows, jacobian.rows, dtype=torch.float64, device=jacobian.net.device)
+    buffer = torch.empty(jacobian.rows, min(width, columns), dtype=jacobian.net.dtype, device=jacobian.net.device)
     for pieces in jacobian.pieces(width):
-        _add_gram(matrix, jacobian.columns(pieces, plan, step), torch.float64 if precise else jacobian.net.dtype)
+        _add_gram(
+            matrix, jacobian.columns(pieces, plan, buffer, step), torch.float64 if precise else jacobian.net.dtype
+        )
     if not matrix.isfinite().all():
         raise InputError(
             "the kernel has NaN or infinite entries: derivatives overflow. Try dtype=torch.float64, or norm='batch'"

@@ -67,19 +67,17 @@ class Taps:
 def derivatives(
     outputs: Tensor, calls: Sequence[Call], names: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Yield (i, {name: ∂outputs[i]/∂W (k, *shape of W)}) for each input i.
+    """Yield (i, {name: ∂outputs[i]/∂W (k, *shape of W)}) for each input i; a name that is not there means zero.
 
     Args:
         outputs: (n, k), row i a function of input i alone.
         calls: of the evaluation that made them.
         names: the weights that are asked for.
     """
-    used = [call for call in calls if call.name in names and call.left.requires_grad]
-    if not used or not outputs.requires_grad:
-        return
+    used = [call for call in calls if call.name in names and call.left.requires_grad and outputs.requires_grad]
     passes = [
         torch.autograd.grad(column, [call.left for call in used], retain_graph=True, materialize_grads=True)
-        for column in outputs.sum(0)
+        for column in (outputs.sum(0) if used else ())
     ]
     for index in range(len(outputs)):
         found: dict[str, Tensor] = {}
