@@ -174,6 +174,20 @@ def test_a_causal_mask_leaves_the_first_token_to_itself():
     torch.testing.assert_close(mixed.square[0, 0, 2], wide.square[0, 0, 2])
 
 
+def test_a_weight_stays_a_weight_when_it_is_transposed_or_cut():
+    layer = nn.Linear(6, 4)
+    forms = [
+        lambda x, c: c(x),
+        lambda x, c: x @ c.weight.t() + c.bias,
+        lambda x, c: torch.addmm(c.bias, x, c.weight.T),
+        lambda x, c: torch.cat([F.linear(x, part) for part in c.weight.split(2)], -1) + c.bias,
+    ]
+    first, *others = [out_of(lambda x, c, form=form: form(x.relu(), c), layer, shape=(6,)) for form in forms]
+    for other in others:
+        torch.testing.assert_close(other.square, first.square)
+        torch.testing.assert_close(other.tangent, first.tangent)
+
+
 def test_a_norm_written_by_hand_is_the_function():
     def by_hand(x, layer):
         y = layer(x)

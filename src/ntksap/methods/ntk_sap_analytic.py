@@ -12,7 +12,7 @@ from ntksap.moments import MomentTensor, module_rules
 from ntksap.net import Net, map_tensors
 from ntksap.probe import Probe
 
-_DRAWS, _NUMBERS = 16, 4_000_000
+_DRAWS, _NUMBERS = 64, 4_000_000
 """Draws of the initialiser from which the moments of each parameter are taken; two for nets with many parameters."""
 
 _PARAMETERS: "WeakKeyDictionary[Net, dict[str, tuple[Tensor, Tensor]]]" = WeakKeyDictionary()

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntksap.moments.linear import linear, mul, product
+from ntksap.moments.linear import addmm, linear, mul, product
 from ntksap.moments.table import moments_of, rule
-from ntksap.moments.value import Moments
+from ntksap.moments.value import Moments, Weight
 
 
 @rule("softmax")
@@ -25,9 +25,10 @@ def softmax(x: Moments, dim: int = -1, *args: Any, **kwargs: Any) -> Moments:
 @rule("matmul", "bmm")
 def matmul(a: Any, b: Any) -> Moments:
     """Products of independent factors; a factor with a mean (attention) also sums what the other's positions share."""
+    if isinstance(b, Weight):
+        return addmm(None, a, b)
     a, b = moments_of(a), moments_of(b)
-    y = product(torch.matmul, a, b)
-    return add_shared(y, a, b)
+    return add_shared(product(torch.matmul, a, b), a, b)
 
 
 def add_shared(y: Moments, a: Moments, b: Moments) -> Moments:

@@ -85,6 +85,12 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Moments:
     return _layer(functional.linear, x, weight, bias, channel=-1)
 
 
+@rule("addmm")
+def addmm(bias: Any, x: Any, weight: Any) -> Moments:
+    """bias + x @ weight, a linear layer whose weight stands the other way round."""
+    return _layer(torch.matmul, x, weight, bias, channel=-1)
+
+
 def _convolution(
     function: Callable[..., Tensor], x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
 ) -> Moments:

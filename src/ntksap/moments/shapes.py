@@ -25,7 +25,7 @@ _FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
 _JOINS: tuple[Callable[..., Tensor], ...] = (torch.cat, torch.stack, torch.hstack, torch.vstack)
 _KEEPS = (
     "to", "type_as", "type", "double", "float", "half", "bfloat16", "cpu", "cuda", "dropout", "dropout1d", "dropout2d",
-    "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+    "dropout3d", "alpha_dropout", "feature_alpha_dropout", "data",
 )  # fmt: skip
 
 
@@ -42,6 +42,12 @@ for _function in _FUNCTIONS:
 for _function in _JOINS:
     rule(_function.__name__)(partial(_join, _function))
 rule("concat", "concatenate")(partial(_join, torch.cat))
+
+
+@rule("T", "mT")
+def transposed(x: Moments) -> Moments:
+    """Of matrices; what .T makes of other shapes is deprecated."""
+    return x.each(lambda field: field.mT)
 
 
 @rule(*_KEEPS)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ntksap.errors import InputError
-from ntksap.moments.value import FIELDS, Moments, certain
+from ntksap.moments.value import FIELDS, Moments, Weight, certain
 
 Rule: TypeAlias = Callable[..., Any]
 """Takes what the torch function (or the module, itself first) takes, with `Moments` in place of tensors of numbers that
@@ -70,6 +70,8 @@ class MomentTensor(Tensor):
         """Answer a torch function by its rule."""
         kwargs = kwargs or {}
         name = _ALIASES.get(func.__name__, func.__name__)
+        if name == "__get__" and func.__self__.__name__ in RULES:  # x.T is an attribute with a rule, x.shape is not
+            name = func.__self__.__name__
         if name in _METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -115,6 +117,11 @@ def _rule_for(name: str, func: Any) -> Rule:
 
 def field_by_field(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Apply ``func`` to each field of all its `Moments` at once; results that are lists become lists of `Moments`."""
+    if args and isinstance(args[0], Weight):  # still a weight when it is transposed or cut
+        weight, *rest = args
+        moved = func(weight.mask, *rest, **kwargs)
+        parts = [Weight(part, weight.scale) for part in (moved if isinstance(moved, tuple | list) else [moved])]
+        return parts[0] if isinstance(moved, Tensor) else parts
     results = []
     for name in FIELDS:
         one_args, one_kwargs = tree_map_only(Moments, operator.attrgetter(name), (args, kwargs))
