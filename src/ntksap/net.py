@@ -113,8 +113,12 @@ class Net:
 
     def users(self) -> list[tuple[str, nn.Module]]:
         """Return (name, layer) for each layer of the private copy whose ``weight`` is prunable; tied ones share it."""
-        places = [(*place.rpartition("."), name) for place, name in self._places.items() if name in self.prunable]
-        return [(name, self._skeleton.get_submodule(path)) for path, _, key, name in places if key == "weight"]
+        layers = {id(part._parameters): part for part in self._skeleton.modules()}
+        return [
+            (name, layers[id(slots)])
+            for slots, key, name, _ in self._places
+            if key == "weight" and name in self.prunable
+        ]
 
     def leaves(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ``weights`` with the prunable ones replaced by differentiable leaves w = θ⊙m."""
