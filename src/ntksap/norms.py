@@ -25,6 +25,8 @@ class PlainBatchNorm(_BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, …) → (N, C, …)."""
+        if torch.overrides.has_torch_function_unary(x):  # a tensor with rules of its own, for torch's functions
+            return super().forward(x)
         affine = [p for p in (self.weight, self.bias) if p is not None]
         if self.training and _only_reverse_mode(x) and not any(p.requires_grad for p in affine):
             return batch_norm(x, self.weight, self.bias, self.eps)
