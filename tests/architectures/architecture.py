@@ -37,6 +37,7 @@ class Architecture:
     loss: Callable[[Tensor, Tensor], Tensor] = summed_cross_entropy
     lr: float = 0.02
     settings: Mapping[str, Any] = field(default_factory=dict)
+    compiler: str = "inductor"
 
     def module(self, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
@@ -130,7 +131,7 @@ def assert_that_compiled_training_keeps_the_masks(architecture: Architecture) ->
     module = architecture.module()
     masks = architecture.prune(module, METHODS["magnitude"])
     masks.attach(module)
-    compiled = torch.compile(module)
+    compiled = torch.compile(module, backend=architecture.compiler)
     losses = architecture.train(compiled, architecture.adamw(compiled))
     assert sum(losses[-2:]) < 0.95 * sum(losses[:2])
     assert masks.hold(module)

@@ -149,5 +149,6 @@ HUGGING_FACE = [
         prunable=r"mobilenet_v2\..*convolution\.weight|classifier\.weight",
         lr=0.01,
         settings={"exclude": is_depthwise, "scope": "layer"},
+        compiler="aot_eager",  # inductor makes code for 52 layers, which takes many minutes
     ),
 ]

@@ -20,6 +20,7 @@ OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=1e-2),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01, weight_decay=0.1),
 }
 
 
@@ -234,6 +235,23 @@ def test_an_optimizer_whose_state_was_saved_goes_on():
     again.load_state_dict(optimizer.state_dict())
     steps(resumed, again)
     assert masks.hold(resumed)
+
+
+def test_lbfgs_only_combines_gradients():
+    module = BY_NAME["no-bias"].module()
+    masks = random_masks(module)
+    masks.attach(module)
+    [(inputs, labels)] = BY_NAME["no-bias"].batches(1)
+    optimizer = torch.optim.LBFGS(module.parameters(), line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(inputs), labels)
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) > closure()
+    assert masks.hold(module)
 
 
 def test_a_guard_holds_where_an_optimizer_mixes_entries():
