@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from benchmarks.growth import RESULTS
 
@@ -34,7 +35,7 @@ def curves(found: dict[str, Any]) -> dict[tuple[str, str], Curve]:
 def exponent(curve: Curve, column: int) -> float:
     """Return b of y = a·x^b, by least squares of the logarithms."""
     x = [math.log(point[0]) for point in curve]
-    y = [math.log(max(point[column], 1.0 if column == 2 else 1e-9)) for point in curve]  # less than 1 MiB is noise
+    y = [math.log(point[column]) for point in curve]
     return statistics.linear_regression(x, y).slope
 
 
@@ -57,7 +58,7 @@ def figure(found: dict[str, Any]) -> Figure:
             b = exponent(curve, row + 1)
             axes[row][column].loglog(
                 [p[0] for p in curve],
-                [max(p[row + 1], 1.0) if row else p[1] for p in curve],
+                [p[row + 1] for p in curve],
                 "o-",
                 color=COLOURS[job],
                 label=f"{job}: {b:.2f}",
@@ -66,8 +67,12 @@ def figure(found: dict[str, Any]) -> Figure:
     for column, title in enumerate(titles):
         axes[1][column].set_xlabel(title)
         for row in range(2):
-            axes[row][column].legend(title="exponent", fontsize=8, title_fontsize=8)
+            axes[row][column].legend(title="exponent", fontsize=8, title_fontsize=8, loc="upper left")
             axes[row][column].grid(alpha=0.3)
+            axes[row][column].xaxis.set_minor_formatter(NullFormatter())
+    for row in range(2):
+        low, high = axes[row][0].get_ylim()
+        axes[row][0].set_ylim(low, high * (high / low) ** 0.4)  # room for the legends; the row shares this axis
     axes[0][0].set_ylabel("CPU seconds, one thread")
     axes[1][0].set_ylabel("peak MiB above imports and inputs")
     return drawn
@@ -75,11 +80,15 @@ def figure(found: dict[str, Any]) -> Figure:
 
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """Return the text of each place in the page."""
-    rows = ["| job | varied | from … to | time grows with exponent | memory |", "|---|---|---|---|---|"]
+    rows = [
+        "| job | varied | from … to | exponent of time | its last step | of memory | its last step |",
+        "|" + "---|" * 7,
+    ]
     for (job, along), curve in curves(found).items():
         against = AGAINST[along]
         span = f"{curve[0][0]:,} … {curve[-1][0]:,} {against}"
-        rows.append(f"| {job} | {along} | {span} | {exponent(curve, 1):.2f} | {exponent(curve, 2):.2f} |")
+        fits = [f"{exponent(part, column):.2f}" for column in (1, 2) for part in (curve, curve[-2:])]
+        rows.append(f"| {job} | {along} | {span} | {' | '.join(fits)} |")
     each, spread = constant(found)
     held = ["| model, not in the fit | predicted s | measured s | measured ÷ predicted |", "|---|---|---|---|"]
     for one in found.values():
