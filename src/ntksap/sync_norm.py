@@ -1,10 +1,28 @@
 """BatchNorm over the batches of all processes together."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class _Total(torch.autograd.Function):
+    """y = Σ x over the processes; the derivative by each x is the sum of the processes' derivatives by y."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
 
 
 class _SyncNorm(_BatchNorm):
@@ -21,15 +39,19 @@ class _SyncNorm(_BatchNorm):
         axes = [axis for axis in range(input.ndim) if axis != 1]
         shape = [1, -1] + [1] * (input.ndim - 2)
         count = torch.tensor([float(input.numel() // input.shape[1])], dtype=input.dtype, device=input.device)
-        sums = all_reduce(torch.cat([input.sum(axes), count]), group=self.process_group)
+        sums = self._total(torch.cat([input.sum(axes), count]))
         total, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
         centred = input - mean.view(shape)
-        variance = all_reduce(centred.square().sum(axes), group=self.process_group) / total
+        variance = self._total(centred.square().sum(axes)) / total
         self._remember(mean.detach(), variance.detach() * total / (total - 1))
         output: Tensor = centred * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
             output = output * self.weight.view(shape) + self.bias.view(shape)
         return output
+
+    def _total(self, x: Tensor) -> Tensor:
+        total: Tensor = _Total.apply(x, self.process_group)  # type: ignore[no-untyped-call]
+        return total
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, unbiased: Tensor) -> None:
