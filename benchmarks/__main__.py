@@ -45,17 +45,19 @@ def table(found: dict[str, Any]) -> Table:
     """Return the results as a table: least and median seconds, ratio of the least, peak memory over imports."""
     shown = Table("job", "target", "textbook s", "product s", "ratio", "textbook MiB", "product MiB", "agreement")
     for result in found.values():
-        sides = [result[side] for side in SIDES]
-        memory = [f"{side['peak_mib']:.0f}" if "peak_mib" in side else "" for side in sides]
-        shown.add_row(
-            result["title"],
-            result["target"],
-            *(f"{side['min']:.3g} ({side['median']:.3g})" for side in sides),
-            f"{result['ratio']:.2f}×",
-            *memory,
-            ", ".join(f"{key} {value:.4g}" for key, value in result["agreement"].items()),
-        )
+        shown.add_row(result["title"], result["target"], *cells(result))
     return shown
+
+
+def cells(result: dict[str, Any]) -> list[str]:
+    """Return the numbers of one row as text; empty where a side did not run or its memory was not measured."""
+    sides = [result.get(side, {}) for side in SIDES]
+    return [
+        *(f"{side['min']:.3g} ({side['median']:.3g})" if side else "" for side in sides),
+        f"{result['ratio']:.2f}×" if "ratio" in result else "",
+        *(f"{side['peak_mib']:.0f}" if "peak_mib" in side else "" for side in sides),
+        ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in result["agreement"].items()),
+    ]
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
     for seed, (one, other) in enumerate(zip(first, second)):
         model = models.build("resnet20", seed=seed)
         kernels = [ntksap.ntk(model, inputs, masks, norm="batch") for masks in (one, other)]
-        distances.append(ntksap.spectrum_distance(*kernels))
+        distances.append(ntksap.spectrum_distance(*(kernel.eigenvalues for kernel in kernels)))
     return {
         "layers_above_1000": len(layers),
         "largest_layer_gap": max(layers.values(), default=0.0),

@@ -27,7 +27,7 @@ class Job:
         name: what ``JOB=`` names.
         title: the row of the table.
         target: what the product is to reach against the textbook version in the same run.
-        textbook, product: do the whole job once and return its result.
+        textbook, product: do the whole job once and return its result; textbook is None where it cannot run at all.
         agreement: (textbook's result, product's result) → numbers that say how well both agree.
         repeats: how often each side runs; the two take turns.
         memory: also run each side once in a process of its own and report its peak memory.
@@ -36,33 +36,40 @@ class Job:
     name: str
     title: str
     target: str
-    textbook: Callable[[], object]
+    textbook: Callable[[], object] | None
     product: Callable[[], object]
     agreement: Callable[[Any, Any], dict[str, float]]
     repeats: int = 3
     memory: bool = True
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return SIDES if self.textbook else SIDES[1:]
+
 
 def measure(job: Job, repeats: int | None = None, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
     """Return what one job took: seconds and MiB of both sides, the ratio of the minima, and how well they agree."""
     repeats = repeats or job.repeats
-    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    seconds: dict[str, list[float]] = {side: [] for side in job.sides}
     results: dict[str, object] = {}
     for repeat in range(repeats):
-        for side in SIDES if repeat % 2 == 0 else reversed(SIDES):  # so that neither always has the warmer machine
+        for side in (
+            job.sides if repeat % 2 == 0 else reversed(job.sides)
+        ):  # so that neither always has the warmer machine
             note(f"{side}, {repeat + 1} of {repeats}")
             gc.collect()
             start = time.perf_counter()
             results[side] = getattr(job, side)()
             seconds[side].append(time.perf_counter() - start)
     found: dict[str, Any] = {"title": job.title, "target": job.target}
-    for side in SIDES:
+    for side in job.sides:
         found[side] = {"seconds": seconds[side], "min": min(seconds[side]), "median": statistics.median(seconds[side])}
-    found["ratio"] = found["textbook"]["min"] / found["product"]["min"]
-    found["ratio_of_medians"] = found["textbook"]["median"] / found["product"]["median"]
-    found["agreement"] = job.agreement(results["textbook"], results["product"])
+    if job.textbook:
+        found["ratio"] = found["textbook"]["min"] / found["product"]["min"]
+        found["ratio_of_medians"] = found["textbook"]["median"] / found["product"]["median"]
+    found["agreement"] = job.agreement(results.get("textbook"), results["product"])
     if job.memory:
-        for side in SIDES:
+        for side in job.sides:
             note(f"memory of {side}")
             found[side]["peak_mib"] = _peak_in_a_process(job.name, side)
     return {**found, **circumstances()}

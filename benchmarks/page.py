@@ -5,8 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.__main__ import RESULTS
-from benchmarks.harness import SIDES
+from benchmarks.__main__ import RESULTS, cells
 
 BEGIN, END = "<!-- table: python -m benchmarks.page -->", "<!-- end of table -->"
 
@@ -31,24 +30,16 @@ def table(found: dict[str, Any]) -> str:
     )
     rows = [head.split(" | "), ["---"] * (head.count(" | ") + 1)]
     for name, result in found.items():
-        sides = [result[side] for side in SIDES]
-        rows.append(
-            [
-                f"{result['title']} (`{name}`)",
-                result["target"],
-                *(f"{side['min']:.3g} ({side['median']:.3g})" for side in sides),
-                f"**{result['ratio']:.2f}×**",
-                *(f"{side['peak_mib']:.0f}" if "peak_mib" in side else "" for side in sides),
-                ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in result["agreement"].items()),
-                f"{result['commit']}, torch {result['torch']}, threads: {result['threads']}, {result['machine']}",
-            ]
-        )
+        at = f"{result['commit']}, torch {result['torch']}, threads: {result['threads']}, {result['machine']}"
+        rows.append([f"{result['title']} (`{name}`)", result["target"], *cells(result), at])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:
     found = json.loads(RESULTS.read_text())
-    figure(found).savefig(RESULTS.with_suffix(".png"), dpi=120)
+    figure({name: result for name, result in found.items() if "ratio" in result}).savefig(
+        RESULTS.with_suffix(".png"), dpi=120
+    )
     page = RESULTS.with_suffix(".md")
     before, rest = page.read_text().split(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}")
