@@ -26,7 +26,7 @@ def spectrum_figure(spectra: Sequence[Spectrum], title: str) -> Figure:
     lines = -(-len(sparsities) // columns)
     lowest = ZERO * max(one.eigenvalues[0] for one in spectra)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.6 + 3.9 * columns, 0.6 + 3.2 * lines), layout="constrained")
+        figure = Figure(figsize=(max(6.8, 1.6 + 3.9 * columns), max(4.4, 0.6 + 3.2 * lines)), layout="constrained")
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flatten()
         for place, (axes, sparsity) in enumerate(zip(grid, sparsities, strict=False)):
             axes.set_yscale("log")
@@ -46,7 +46,7 @@ def spectrum_figure(spectra: Sequence[Spectrum], title: str) -> Figure:
             axes.set_visible(False)
         handles = {str(line.get_label()): line for axes in grid for line in axes.get_lines()}
         figure.legend(list(handles.values()), list(handles), loc="outside right center", frameon=False, fontsize=9)
-        figure.suptitle(title, x=0.01, ha="left")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
         return figure
 
 
