@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ntksap.errors import InputError, NtksapError
 from ntksap.sums import Tree, layout
@@ -60,7 +61,7 @@ class Ranks:
         """Return Σ part(item) by name, the same bits in every process and for every number of processes.
 
         Each process evaluates its share of the items and adds along the tree of `ntksap.sums`. The nodes are then
-        scattered, so that each process finishes one slice of the numbers, and the slices are gathered: about twice the
+        exchanged, so that each process finishes one slice of the numbers, and the slices are gathered: about twice the
         size of one score is sent and received by a process, as in an all-reduce. A sum within a part is not split.
         """
         ranks = ALONE if _WITHIN_A_SUM.get() else self
@@ -85,19 +86,29 @@ class Ranks:
     def _finish(self, tree: Tree, count: int, length: int, dtype: torch.dtype) -> Tensor:
         """Return the sum of the nodes of all processes: vectors of ``length`` numbers over ``count`` leaves."""
         device = self._device()
-        mine = {start: value.to(device) for start, _, value in tree.nodes}
+        nodes = [layout(self.share(count, rank)) for rank in range(self.size)]  # (start, level) of each process's nodes
         width = -(-length // self.size)
-        slices = Tree()
+        received: dict[int, tuple[int, Tensor]] = {}
         with lost():
-            for owner in range(self.size):
-                for start, level in layout(self.share(count, owner)):
-                    piece = torch.empty(width, dtype=dtype, device=device)
-                    pieces = None
-                    if owner == self.rank:
-                        whole = torch.nn.functional.pad(mine.pop(start), (0, width * self.size - length))
-                        pieces = list(whole.split(width))
-                    dist.scatter(piece, pieces, src=self._global(owner), group=self.group)
-                    slices.push(start, level, piece)
+            for turn in range(max(map(len, nodes))):  # in each turn every process sends one node, a slice to each
+                senders = [rank for rank in range(self.size) if turn < len(nodes[rank])]
+                whole = torch.empty(0, dtype=dtype, device=device)
+                if self.rank in senders:
+                    whole = pad(tree.nodes[turn][2].to(device), (0, width * self.size - length))
+                pieces = torch.empty(width * len(senders), dtype=dtype, device=device)
+                dist.all_to_all_single(
+                    pieces,
+                    whole,
+                    [width if rank in senders else 0 for rank in range(self.size)],
+                    [len(whole) // self.size] * self.size,
+                    group=self.group,
+                )
+                for rank, piece in zip(senders, pieces.split(width), strict=True):
+                    start, level = nodes[rank][turn]
+                    received[start] = level, piece
+            slices = Tree()
+            for start in sorted(received):
+                slices.push(start, *received[start])
             gathered = [torch.empty(width, dtype=dtype, device=device) for _ in range(self.size)]
             dist.all_gather(gathered, slices.total(), group=self.group)
         return torch.cat(gathered)[:length]
