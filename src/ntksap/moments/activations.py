@@ -84,18 +84,19 @@ def quadrature(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Ten
 
     Where E z² = 0 but φ(0) ≠ 0 there is nothing to be in proportion to, and that constant is left out.
     """
-    deviation = variance.sqrt()
-    values, slopes = ([torch.zeros_like(variance) for _ in range(4)] for _ in range(2))
+    centre, deviation = mean.float(), variance.sqrt().float()  # φ itself is what takes time, and single precision does
+    values, slopes = ([torch.zeros_like(deviation) for _ in range(4)] for _ in range(2))
     for node, weight in zip(*_nodes(), strict=True):
         with torch.enable_grad():
-            at = (mean + deviation * node).requires_grad_()
+            at = (centre + deviation * node).requires_grad_()
             value = function(at)
-            (slope,) = torch.autograd.grad(value.sum(), at)
-        hermite = (1.0, node, (node * node - 1) / math.sqrt(2))
+            (slope,) = torch.autograd.grad(value, at, torch.ones_like(value))
         for sums, here in ((values, value.detach()), (slopes, slope)):
-            for order, polynomial in enumerate(hermite):
-                sums[order] += weight * polynomial * here
-            sums[3] += weight * here.square()
+            sums[0].add_(here, alpha=weight)
+            sums[1].add_(here, alpha=weight * node)
+            sums[2].add_(here, alpha=weight * (node * node - 1) / math.sqrt(2))
+            sums[3].addcmul_(here, here, value=weight)
+    values, slopes = ([part.to(variance) for part in sums] for sums in (values, slopes))
     product, cross_gain = (_series(sums, correlation) for sums in (values, slopes))
     size = variance + mean.square()
     square, cross = (
