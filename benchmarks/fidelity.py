@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fidelity``: do fast masks allocate like textbook masks? ResNet-20, NTK-SAP, 98.20 %.
+"""``python -m benchmarks.fidelity``: do fast masks allocate like textbook masks? NTK-SAP on ResNet-20.
 
 For each seed both sides prune, and a third time the textbook with another seed shows how far chance alone goes. Masks
 are kept in a folder, so that an interrupted run goes on where it was. Compared over the seeds: the mean density of each
@@ -15,7 +15,7 @@ import torch
 
 import ntksap
 from benchmarks import textbook
-from benchmarks.jobs.pruning import CIFAR, DENSITY
+from benchmarks.jobs.pruning import CIFAR
 from ntksap import Masks, models
 from ntksap.seeds import generator_of
 
@@ -23,17 +23,17 @@ CHANCE = 1000
 """Added to the seed of the textbook's second run."""
 
 
-def mask_of(side: str, seed: int, rounds: int, folder: Path) -> Masks:
+def mask_of(side: str, seed: int, rounds: int, sparsity: float, folder: Path) -> Masks:
     """Return the masks of one side and seed: read, else computed and written."""
-    file = folder / f"{side}-T{rounds}-seed{seed}.safetensors"
+    file = folder / f"{side}-{sparsity}-T{rounds}-seed{seed}.safetensors"
     if not file.exists():
         model = models.build("resnet20", seed=seed)
         start = time.perf_counter()
         if side == "product":
-            found = ntksap.prune(model, 1 - DENSITY, "ntk-sap", input_shape=CIFAR, rounds=rounds, seed=seed)
+            found = ntksap.prune(model, sparsity, "ntk-sap", input_shape=CIFAR, rounds=rounds, seed=seed)
         else:
             dice = seed + CHANCE if side == "chance" else seed
-            found = Masks(textbook.prune(model, DENSITY, rounds, textbook.ntk_sap, CIFAR, 5, 100, dice))
+            found = Masks(textbook.prune(model, 1 - sparsity, rounds, textbook.ntk_sap, CIFAR, 5, 100, dice))
         print(f"{side}, seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         found.save(file)
@@ -66,14 +66,16 @@ def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fidelity", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--sparsity", type=float, default=0.982)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("fidelity"), help="where masks are kept")
     given = parser.parse_args()
     sides = {
-        side: [mask_of(side, seed, given.rounds, given.folder) for seed in range(given.seeds)]
+        side: [mask_of(side, seed, given.rounds, given.sparsity, given.folder) for seed in range(given.seeds)]
         for side in ("textbook", "product", "chance")
     }
     found = {
+        "sparsity": given.sparsity,
         "rounds": given.rounds,
         "seeds": given.seeds,
         "product": compare(sides["textbook"], sides["product"]),

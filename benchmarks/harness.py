@@ -53,9 +53,7 @@ def measure(job: Job, repeats: int | None = None, note: Callable[[str], object] 
     seconds: dict[str, list[float]] = {side: [] for side in job.sides}
     results: dict[str, object] = {}
     for repeat in range(repeats):
-        for side in (
-            job.sides if repeat % 2 == 0 else reversed(job.sides)
-        ):  # so that neither always has the warmer machine
+        for side in job.sides if repeat % 2 == 0 else reversed(job.sides):  # neither is always the first
             note(f"{side}, {repeat + 1} of {repeats}")
             gc.collect()
             start = time.perf_counter()

@@ -30,8 +30,10 @@ def table(found: dict[str, Any]) -> str:
     )
     rows = [head.split(" | "), ["---"] * (head.count(" | ") + 1)]
     for name, result in found.items():
-        at = f"{result['commit']}, torch {result['torch']}, threads: {result['threads']}, {result['machine']}"
-        rows.append([f"{result['title']} (`{name}`)", result["target"], *cells(result), at])
+        at = ", ".join(str(result[key]) for key in ("commit", "torch", "machine"))
+        rows.append(
+            [f"{result['title']} (`{name}`)", result["target"], *cells(result), f"{at}, threads: {result['threads']}"]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -101,16 +101,17 @@ def resnet50_memory() -> Job:
     shape = (3, 224, 224)
     model = models.build("resnet50", num_classes=1000, input_shape=shape, seed=0)
 
-    def scores(batch: int, micro_batch: int) -> dict[str, Tensor]:
-        net = Net(model)
+    def scores(batch: int, micro_batch: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        net = Net(model, dtype=dtype)
         probe = Probe.of(net, input_shape=shape, micro_batch=micro_batch)
         masks = ntksap.Masks.ones({name: net.weights[name] for name in net.prunable})
         return ntk_sap(net, masks, probe, draws=1, batch=batch)
 
     def whole_against_slices(_textbook: None, _product: object) -> dict[str, float]:
-        whole, cut = (scores(4, micro_batch) for micro_batch in (4, 1))
+        # In float64: float32 scores of whole batches, too, are some 1 % from float64 ones, as differences cancel.
+        whole, cut = (scores(2, micro_batch, torch.float64) for micro_batch in (2, 1))
         gaps = [float((cut[name] - whole[name]).norm() / whole[name].norm()) for name in whole]
-        return {"largest_relative_gap_of_a_layer_with_4_inputs_whole_and_one_by_one": max(gaps)}
+        return {"largest_gap_between_2_inputs_whole_and_one_by_one": max(gaps)}
 
     return Job(
         "resnet50-memory",
