@@ -19,7 +19,7 @@ register(Method("force", snip, "Iterative SNIP whose pruned weights may return",
 register(Method("grasp", grasp, "keep what preserves the gradient flow"))
 register(Method("synflow", synflow, "keep the strongest paths of absolute weights", rounds=100, data_free=True))
 register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the neural tangent kernel", rounds=20,
-                data_free=True, weight_agnostic=True, splits=True, bears_bfloat16=True))
+                data_free=True, weight_agnostic=True, splits=True))
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,
-                data_free=True, weight_agnostic=True, splits=True, bears_bfloat16=True))
+                data_free=True, weight_agnostic=True, splits=True))
 # fmt: on
