@@ -31,9 +31,8 @@ def table(found: dict[str, Any]) -> str:
     rows = [head.split(" | "), ["---"] * (head.count(" | ") + 1)]
     for name, result in found.items():
         at = ", ".join(str(result[key]) for key in ("commit", "torch", "machine"))
-        rows.append(
-            [f"{result['title']} (`{name}`)", result["target"], *cells(result), f"{at}, threads: {result['threads']}"]
-        )
+        at += f", threads: {result['threads']}"
+        rows.append([f"{result['title']} (`{name}`)", result["target"], *cells(result), at])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -29,14 +29,15 @@ def test_bfloat16_ranks_the_weights_like_float32():
 
 
 def test_auto_takes_bfloat16_only_where_it_is_fast_and_the_method_bears_it(monkeypatch):
-    module = conv_bn()
-    cases = [(True, "ntk-sap", "bfloat16"), (True, "grasp", "float32"), (False, "ntk-sap", "float32")]
-    for fast, method, expected in cases:
+    cpu = torch.device("cpu")
+    for fast, bears, expected in [(True, True, "bfloat16"), (True, False, "float32"), (False, True, "float32")]:
         monkeypatch.setattr(precision, "fast_at_bfloat16", lambda device, fast=fast: fast)
-        assert precision_of(module, method) == expected
+        assert precision.resolve("auto", torch.float32, cpu, bears_bfloat16=bears) == expected
     monkeypatch.setattr(precision, "fast_at_bfloat16", lambda device: True)
-    assert precision_of(module.double()) == "float64"
-    assert precision_of(module, precision="float32") == "float32"
+    assert precision.resolve("auto", torch.float64, cpu, bears_bfloat16=True) == "float64"
+    assert precision_of(conv_bn(), "ntk-sap") == "float32"
+    assert precision_of(conv_bn().double(), "ntk-sap") == "float64"
+    assert precision_of(conv_bn(), precision="bfloat16") == "bfloat16"
 
 
 def test_float64_is_computed_in_float64():

@@ -43,8 +43,8 @@ class PruneArguments:
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
     """Where weight draws come from."""
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
-    """Of the scores. auto: bfloat16 where the device is fast at it and the method bears it. float64 where float32
-    overflows."""
+    """Of the scores. auto: the model's own, or bfloat16 where the device is fast at it and the method bears it. float64
+    where float32 overflows."""
     device: str = "cpu"
     """cpu, cuda or mps."""
     micro_batch: int | None = None

@@ -34,9 +34,9 @@ register(Method("ntt", None, "train mask and weights to the dense net's outputs 
                 rounds=20, schedule="one-shot", scope="layer", data="training set", labels=False, batch=64,
                 regrow=True, returns_weights=True))
 register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the neural tangent kernel", rounds=20,
-                data="none", weight_agnostic=True, splits=True, bears_bfloat16=True))
+                data="none", weight_agnostic=True, splits=True))
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,
-                data="none", weight_agnostic=True, splits=True, bears_bfloat16=True))
+                data="none", weight_agnostic=True, splits=True))
 register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
                 rounds=20, data="none", weight_agnostic=True))
 # fmt: on
