@@ -45,7 +45,7 @@ class Method:
         returns_weights: it also chooses the weights that training is to start from.
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
         splits: a batch can be cut into micro-batches without changing the scores.
-        bears_bfloat16: products in bfloat16 leave the masks as they are, so that ``precision="auto"`` may use it. So far
+        bears_bfloat16: products in bfloat16 leave the masks as they are, so ``precision="auto"`` may use it. So far
             none: NTK-SAP's layer densities move by several per cent (``python -m benchmarks.rounding``).
         preset: option values that differ from the function's own defaults.
         from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
