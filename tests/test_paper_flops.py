@@ -24,11 +24,12 @@ def test_synflow(sparsity, paper):
 
 
 def test_ntk_sap_at_the_extreme():
-    assert inference_flops("ntk-sap", SPARSITIES[-1]) == pytest.approx(NTK_SAP[-1], rel=0.03)
+    """One mask alone strays by 4 %: rounding decides early rounds, and these decide the rest."""
+    assert inference_flops("ntk-sap", SPARSITIES[-1]) == pytest.approx(NTK_SAP[-1], rel=0.06)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sparsity", "paper"), list(zip(SPARSITIES, NTK_SAP, strict=True))[:-1])
+@pytest.mark.parametrize(("sparsity", "paper"), list(zip(SPARSITIES, NTK_SAP, strict=True)))
 def test_ntk_sap(sparsity, paper):
     """The mean over three seeds, as in the paper: a single seed strays by 3 % (5.50, 5.40 and 5.24 at 95.60 %)."""
     assert fmean(inference_flops("ntk-sap", sparsity, seed) for seed in range(3)) == pytest.approx(paper, rel=0.03)

@@ -33,7 +33,7 @@ def one_shot(density: float, round: int, rounds: int) -> float:
     >>> [one_shot(0.25, t, 2) for t in (1, 2)]
     [0.25, 0.25]
     """
-    return density
+    return density if round else 1.0
 
 
 SCHEDULES: dict[str, Schedule] = {"exponential": exponential, "linear": linear, "one-shot": one_shot}

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
 import torch
-import transformers
 from architecture import Architecture
 from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 CLASSES = 4
 WORDS = 20

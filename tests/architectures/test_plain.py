@@ -10,7 +10,11 @@ from architecture import (
 from plain import PLAIN
 
 # torch says so when such an LSTM is trained on a CPU, with masks or without
-pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning"),
+    pytest.mark.filterwarnings("ignore::ntksap.ApproximationWarning"),
+    pytest.mark.filterwarnings("ignore::ntksap.moments.NoRuleWarning"),
+]
 
 each_architecture = pytest.mark.parametrize("architecture", PLAIN, ids=lambda architecture: architecture.name)
 

@@ -91,7 +91,7 @@ def chosen_methods(text: str, data: str | None) -> list[str]:
     names = list(METHODS) if text == "all" else listed(text)
     for name in names:
         if not method_named(name).data_free and data is None:
-            raise InputError(f"method {name!r} needs labelled data: add --data, or leave it out of --methods")
+            raise InputError(f"method {name!r} needs data: add --data, or leave it out of --methods")
     return names
 
 

@@ -13,12 +13,19 @@ from ntksap.moments.value import Moments, Weight
 
 @rule("softmax")
 def softmax(x: Moments, dim: int = -1, *args: Any, **kwargs: Any) -> Moments:
-    """To first order in the logits, p_j = (1 + x_j − x̄)/n over the n entries that no mask leaves out; approximate."""
+    """To first order in the logits, p_j = (1 + x_j − x̄)/n over the n entries that no mask leaves out; approximate.
+
+    What two inputs have in common is at most what one has with itself: where inputs are tokens they have everything.
+    """
     open_ = (x.mean > -1e4).to(x.square)
     share = open_ / open_.sum(dim, keepdim=True).clamp_min(1)
     certain = share.square()
     return Moments(
-        certain * (1 + x.variance), certain * (1 + x.cross), certain * x.tangent, certain * x.tangent_cross, share
+        certain * (1 + x.variance),
+        certain * (1 + torch.minimum(x.cross, x.variance)),
+        certain * x.tangent,
+        certain * x.tangent_cross,
+        share,
     )
 
 
