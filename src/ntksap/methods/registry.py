@@ -38,8 +38,8 @@ class Method:
         weight_agnostic: the score does not depend on the module's present weights.
         regrow: pruned weights may return in a later round.
         splits: a batch can be cut into micro-batches without changing the scores.
-        bears_bfloat16: products in bfloat16 leave the masks as they are, so ``precision="auto"`` may use it. So far none:
-            NTK-SAP's layer densities move by several per cent (``python -m benchmarks.rounding``).
+        bears_bfloat16: products in bfloat16 leave the masks as they are, so ``precision="auto"`` may use it. So far
+            none: NTK-SAP's layer densities move by several per cent (``python -m benchmarks.rounding``).
         preset: option values that differ from the score function's own defaults.
     """
 
