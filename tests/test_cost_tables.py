@@ -76,7 +76,7 @@ def test_the_cost_tables_mark_the_smallest_and_the_largest(capsys):
 
 
 def test_bad_arguments_of_cost(capsys, tmp_path):
-    assert "labelled data: add --data" in failure(capsys, "cost", "--methods", "snip")
+    assert "needs data: add --data" in failure(capsys, "cost", "--methods", "snip")
     assert "Did you mean 'synflow'" in failure(capsys, "cost", "--methods", "synflo")
     assert "0 ≤ sparsity < 1" in failure(capsys, "cost", "--methods", "random", "--sparsities", "0.5,1")
     assert "makes its own masks" in failure(capsys, "cost", "--methods", "random", "--masks", "some")

@@ -17,7 +17,7 @@ from ntksap.net import arguments, first_tensor, summed_cross_entropy
 
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 
-SMALL = {"draws": 2, "batch": 8}
+SMALL = {"kernel": "projected", "projections": 2, "draws": 2, "batch": 8}
 """Options that keep a method fast, for those that have them."""
 
 REFUSALS: dict[tuple[str, str], str] = {}
