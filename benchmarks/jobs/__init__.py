@@ -20,4 +20,5 @@ JOBS: dict[str, Callable[[], Job]] = {
     "selection": selecting.selection,
     "prune-processes": processes.prune_processes,
     "train-processes": processes.train_processes,
+    "train-processes-sync": processes.train_processes_sync,
 }

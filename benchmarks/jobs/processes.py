@@ -22,8 +22,13 @@ def prune(group: Any) -> str:
     return ntksap.prune(model, 0.9, "ntk-sap", group=group, **settings).sha256
 
 
-def steps(group: Any) -> float:
-    """Ten steps of training with synchronised statistics, and a test of 256 images; the mean loss."""
+def synchronised(group: Any) -> float:
+    """Ten steps of training with the statistics of whole batches, and a test of 256 images; the mean loss."""
+    return local(group, sync_norm=True)
+
+
+def local(group: Any, sync_norm: bool = False) -> float:
+    """The same, each process with the statistics of its share."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (1280, 3, 32, 32), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (1280,), generator=generator)
@@ -33,6 +38,7 @@ def steps(group: Any) -> float:
         ntksap.models.build("resnet20", seed=0),
         Recipe(epochs=1, batch=128, lr=0.05, channels_last=True),
         group=group,
+        sync_norm=sync_norm,
     )
     return next(train(state, Dataset("generated", 10, (3, 32, 32), split, test))).train_loss
 
@@ -53,9 +59,14 @@ def prune_processes() -> Job:
 
 
 def train_processes() -> Job:
-    return _job(
-        "train-processes",
-        "training, ResNet-20, 10 steps of 128: two processes of one thread against one",
-        steps,
-        lambda one, two: {"relative difference of the loss": abs(one - two) / one},
-    )
+    title = "training, ResNet-20, 10 steps of 128: two processes of one thread against one"
+    return _job("train-processes", title, local, _losses)
+
+
+def train_processes_sync() -> Job:
+    title = "the same with synchronised statistics"
+    return _job("train-processes-sync", title, synchronised, _losses)
+
+
+def _losses(one: float, two: float) -> dict[str, float]:
+    return {"relative difference of the loss": abs(one - two) / one}

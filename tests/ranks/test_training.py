@@ -21,6 +21,16 @@ def test_two_processes_with_synchronised_statistics_train_like_one(alone):
             assert ours["top1"] == pytest.approx(theirs["top1"], abs=0.01)
 
 
+@pytest.mark.parametrize("processes", [2, 3])
+def test_synchronised_statistics_are_those_of_the_whole_batch_and_so_are_derivatives(processes):
+    ((whole, expected),) = spawn("normalised", 1)
+    shares = spawn("normalised", processes)
+    numpy.testing.assert_allclose(numpy.concatenate([output for output, _ in shares]), whole, rtol=1e-10, atol=1e-12)
+    for _, found in shares:
+        for name, value in expected.items():
+            numpy.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
 def test_every_process_reports_metrics_over_the_whole_set():
     first, second = spawn("trained", 2, True, 1, 64)
     assert first["records"] == second["records"]

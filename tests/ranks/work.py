@@ -1,5 +1,6 @@
 """What the processes of the tests do: each function runs in every process of a gloo group and returns plain values."""
 
+import os
 import pickle
 import sys
 import warnings
@@ -14,6 +15,7 @@ from ntksap.data import load
 from ntksap.masks import Masks
 from ntksap.ranks import Ranks, RanksError
 from ntksap.recipe import Recipe
+from ntksap.sync_norm import synchronise_norms
 from ntksap.training import TrainState, evaluate, train
 
 
@@ -96,6 +98,21 @@ def trained(group, sync_norm, epochs, batch):
     }
 
 
+def normalised(group):
+    """A float64 net with BatchNorm on this process's rows of a batch: its output, gradients and running statistics."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.BatchNorm2d(3, affine=False)).double()
+    images = torch.randn(7, 2, 6, 6, dtype=torch.float64)
+    rows = Ranks(group).share(7)
+    if dist.get_world_size() > 1:
+        synchronise_norms(module, group)
+    output = module(images[rows.start : rows.stop])
+    output.pow(3).sum().backward()
+    found = {f"gradient of {name}": Ranks(group).add(p.grad).numpy() for name, p in module.named_parameters()}
+    found |= {name: buffer.numpy() for name, buffer in module.named_buffers()}
+    return output.detach().numpy(), found
+
+
 def sharded(group, steps):
     """FSDP2: masks on sharded parameters, held by AdamW with weight decay; returns the whole weights."""
     from torch.distributed.fsdp import fully_shard
@@ -136,3 +153,4 @@ if __name__ == "__main__":
     Path(sys.argv[2]).write_bytes(pickle.dumps(returned))
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # torch's threads do not always survive an orderly end
