@@ -1,7 +1,7 @@
 """`Ranks`: the processes that share one job. Alone, everything here is the identity."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -121,6 +121,13 @@ class Ranks:
         with lost():
             dist.all_reduce(total, group=self.group)
         return total.to(tensor.device)
+
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors by those of the first process."""
+        if self.size > 1:
+            with lost():
+                for tensor in tensors:
+                    dist.broadcast(tensor, self._global(0), group=self.group)
 
     def from_first(self, make: Callable[[], Value]) -> Value:
         """Return what ``make`` returns in the first process, in every process; if it raises there, raise everywhere.

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,7 +102,11 @@ class TrainState:
         if group is not None:
             if sync_norm:
                 synchronise_norms(self.model, group)
-            self._learner = DistributedDataParallel(self._forward, process_group=group)
+            with warnings.catch_warnings():  # torch 2.13 has another name for this argument, older ones do not
+                warnings.simplefilter("ignore", FutureWarning)
+                self._learner = DistributedDataParallel(
+                    self._forward, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True
+                )
 
     def logits(self, images: Tensor) -> Tensor:
         """(N, C, H, W) → logits (N, classes) in float32, computed in the recipe's precision and memory format."""
@@ -156,6 +161,7 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
                 totals.add(loss, logits, labels, weight)
                 if index == 0:  # later steps are checked together, at the end of the epoch
                     _check(state, ranks.add(loss).item())
+            ranks.copy_first(state.model.buffers())  # BatchNorm's, where each process has its own
             train_loss, train_accuracy, _ = totals.means()
             train_seconds = time.perf_counter() - start
             test_loss, top1, top5 = evaluate(state, data.test)
