@@ -23,7 +23,7 @@ def prune(group: Any) -> str:
 
 
 def synchronised(group: Any) -> float:
-    """Ten steps of training with the statistics of whole batches, and a test of 256 images; the mean loss."""
+    """Five steps of training with the statistics of whole batches, and a test of 256 images; the mean loss."""
     return local(group, sync_norm=True)
 
 
@@ -36,7 +36,7 @@ def local(group: Any, sync_norm: bool = False) -> float:
     test = MemorySplit(images[:256], labels[:256], mean=MEAN, std=STD, pad=0, flip=False)
     state = TrainState(
         ntksap.models.build("resnet20", seed=0),
-        Recipe(epochs=1, batch=128, lr=0.05, channels_last=True),
+        Recipe(epochs=1, batch=256, lr=0.05, channels_last=True),
         group=group,
         sync_norm=sync_norm,
     )
@@ -59,7 +59,7 @@ def prune_processes() -> Job:
 
 
 def train_processes() -> Job:
-    title = "training, ResNet-20, 10 steps of 128: two processes of one thread against one"
+    title = "training, ResNet-20, 5 steps of 256: two processes of one thread against one"
     return _job("train-processes", title, local, _losses)
 
 
