@@ -20,6 +20,12 @@ each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda met
 SMALL = {"kernel": "projected", "projections": 2, "draws": 2, "batch": 8}
 """Options that keep a method fast, for those that have them."""
 
+SAID_ELSEWHERE = [
+    pytest.mark.filterwarnings("ignore::ntksap.ApproximationWarning"),
+    pytest.mark.filterwarnings("ignore::ntksap.moments.NoRuleWarning"),
+]
+"""Warnings that scores are approximate, which have tests of their own."""
+
 REFUSALS: dict[tuple[str, str], str] = {}
 """(method, architecture) → what the InputError says, where a method cannot work by its nature."""
 

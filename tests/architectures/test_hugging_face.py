@@ -2,6 +2,7 @@
 
 import pytest
 from architecture import (
+    SAID_ELSEWHERE,
     Architecture,
     assert_that_a_pruned_network_trains_and_stays_pruned,
     assert_that_compiled_training_keeps_the_masks,
@@ -18,7 +19,7 @@ from torch import nn
 
 import ntksap
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, *SAID_ELSEWHERE]
 each_architecture = pytest.mark.parametrize("architecture", HUGGING_FACE, ids=lambda architecture: architecture.name)
 
 

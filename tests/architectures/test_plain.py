@@ -1,5 +1,6 @@
 import pytest
 from architecture import (
+    SAID_ELSEWHERE,
     Architecture,
     assert_that_a_pruned_network_trains_and_stays_pruned,
     assert_that_compiled_training_keeps_the_masks,
@@ -12,8 +13,7 @@ from plain import PLAIN
 # torch says so when such an LSTM is trained on a CPU, with masks or without
 pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning"),
-    pytest.mark.filterwarnings("ignore::ntksap.ApproximationWarning"),
-    pytest.mark.filterwarnings("ignore::ntksap.moments.NoRuleWarning"),
+    *SAID_ELSEWHERE,
 ]
 
 each_architecture = pytest.mark.parametrize("architecture", PLAIN, ids=lambda architecture: architecture.name)
