@@ -15,7 +15,8 @@ SOURCE = ROOT / "src" / "ntksap"
 
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
-    ["errors", "seeds", "files", "machine", "batch_norm", "threshold", "toml", "hashing", "sums", "_version"],
+    ["errors", "seeds", "files", "machine", "native", "threshold", "toml", "hashing", "sums", "_version"],
+    ["batch_norm"],
     ["ranks", "sync_norm"],
     ["layers", "initialisers", "kernels", "models", "moments", "norms", "precision"],
     ["net", "attachment"],

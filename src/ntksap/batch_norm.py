@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ntksap.native import norm as native_norm
+
 
 def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Return γ·x̂ + β, x̂ = (x − μ)·r, r = 1/√(σ² + eps), μ and σ² of the batch: differentiable twice, by x only.
@@ -19,7 +21,10 @@ def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-        y, mean, r = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+        if native_norm.suits(x):
+            y, mean, _, r = native_norm.normalised(x, weight, bias, eps)
+        else:
+            y, mean, r = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
         ctx.save_for_backward(x, weight, mean, r)
         ctx.eps = eps
         return y
@@ -34,6 +39,8 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(g, x, weight, mean, r)
+        if native_norm.suits(x):
+            return native_norm.derivatives(g, x, weight, mean, r)[0]
         wanted = [True, False, False]
         by_x: Tensor = torch.ops.aten.native_batch_norm_backward(g, x, weight, None, None, mean, r, True, eps, wanted)[
             0

@@ -11,6 +11,7 @@ from ntksap.errors import InputError
 from ntksap.initialisers import Initialiser, initialiser
 from ntksap.kernels import plain_kernels
 from ntksap.layers import Selectors, prunable_names, unwrap
+from ntksap.native.layers import native_layers, sparse_layers
 from ntksap.norms import Norms
 from ntksap.seeds import global_seed
 
@@ -21,6 +22,8 @@ Norm: TypeAlias = str | Mapping[str, Tensor]
 """Which statistics BatchNorm uses: ``"batch"`` (train mode), ``"running"`` (eval mode, the module's own buffers), or
 buffers that `Net.statistics` returned (eval mode with those)."""
 
+Kept: TypeAlias = Mapping[str, Tensor] | None
+"""Masks by the name of a prunable parameter, or None: everything is kept."""
 
 Place: TypeAlias = tuple[dict[str, Any], str, str, Tensor]
 """A module's dict of parameters or buffers, a key in it, the name of the tensor that belongs there, and the tensor."""
@@ -82,24 +85,33 @@ class Net:
         self._places = _places(self._skeleton)
         self._norms = Norms(self._skeleton)
         # Convolutions on a CPU are faster with the channels as the innermost dimension.
-        self._channels_last = self.device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in module.modules())
+        self._convolutions = sum(isinstance(part, nn.Conv2d) for part in module.modules())
+        self._channels_last = self.device.type == "cpu" and self._convolutions > 0
 
-    def __call__(self, weights: Mapping[str, Tensor], inputs: Inputs, *, norm: Norm = "running") -> Tensor:
-        """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter."""
+    def __call__(
+        self, weights: Mapping[str, Tensor], inputs: Inputs, *, norm: Norm = "running", kept: Kept = None
+    ) -> Tensor:
+        """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter.
+
+        ``kept``: masks of what is not zero in ``weights``. It saves time on what they do not keep: first derivatives by
+        that come out as 0, whatever they would be, and others (second order, forward mode) may not exist.
+        """
         if not isinstance(norm, str):
-            return self._forward(weights, inputs, given=norm)
+            return self._forward(weights, inputs, kept, given=norm)
         if norm not in ("batch", "running"):
             raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
-        return self._forward(weights, inputs, batch=norm == "batch")
+        return self._forward(weights, inputs, kept, batch=norm == "batch")
 
-    def observed(self, weights: Mapping[str, Tensor], inputs: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+    def observed(
+        self, weights: Mapping[str, Tensor], inputs: Inputs, *, kept: Kept = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Evaluate f with BatchNorm by this batch's mean and unbiased variance, and return these statistics too.
 
         They are taken layer by layer in this very pass and are constants to derivatives, so that a second evaluation
         with ``norm=`` these statistics repeats the first.
         """
         taken: dict[str, Tensor] = {}
-        return self._forward(weights, inputs, taken=taken), taken
+        return self._forward(weights, inputs, kept, taken=taken), taken
 
     @torch.no_grad()
     def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
@@ -162,38 +174,44 @@ class Net:
             self._init(self._skeleton)
             return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
 
-    def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, **norms: Any) -> Tensor:
+    def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, kept: Kept, **norms: Any) -> Tensor:
         tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
+        usable = kept is not None and self.device.type == "cpu" and not self._autocast
+        sparse = sparse_layers(self._skeleton, kept) if usable and kept is not None else {}
+        # Kernels for kept weights want the channels first; dense ones are faster with the channels last.
+        last = self._channels_last and len(sparse) <= self._convolutions / 2
         # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
-        with plain_kernels(self._skeleton), global_seed("forward"):
+        with plain_kernels(self._skeleton), native_layers(self._skeleton, sparse), global_seed("forward"):
             try:
-                return self._evaluate(tensors, inputs, norms)
+                return self._evaluate(tensors, inputs, norms, last)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:
-                if not self._channels_last:
+                if not last:
                     raise
                 self._channels_last = False  # a module that views tensors as if their channels came first
-                return self._evaluate(tensors, inputs, norms)
+                return self._evaluate(tensors, inputs, norms, False)
 
-    def _evaluate(self, tensors: Mapping[str, Tensor], inputs: Inputs, norms: dict[str, Any]) -> Tensor:
-        args, kwargs = map_tensors(arguments(inputs), self._laid_out)
+    def _evaluate(
+        self, tensors: Mapping[str, Tensor], inputs: Inputs, norms: dict[str, Any], channels_last: bool
+    ) -> Tensor:
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+
+        def laid_out(tensor: Tensor) -> Tensor:
+            return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
+
+        args, kwargs = map_tensors(arguments(inputs), laid_out)
         bfloat16 = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
         try:
             # As torch.func.functional_call does, without its checks, which cost as much as a small net.
             for slots, key, name, _ in self._places:
-                slots[key] = self._laid_out(tensors[name])
+                slots[key] = laid_out(tensors[name])
             with self._norms.using(**norms), bfloat16:
                 output = self._output(self._skeleton(*args, **kwargs))
         finally:
             for slots, key, _, own in self._places:
                 slots[key] = own
         return output.to(self.dtype) if self._autocast else output  # before anything cancels
-
-    def _laid_out(self, tensor: Tensor) -> Tensor:
-        if tensor.dim() != 4:
-            return tensor
-        return tensor.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
     def _fresh_buffers(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         dtype = next(iter(weights.values())).dtype

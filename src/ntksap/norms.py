@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ntksap.batch_norm import batch_norm
+from ntksap.native import norm as native_norm
+from ntksap.native.sparse_conv import transformed
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -47,11 +48,7 @@ class PlainBatchNorm(_BatchNorm):
 
 def _only_reverse_mode(x: Tensor) -> bool:
     """Whether derivatives by x are wanted, and none of another kind."""
-    return x.requires_grad and torch.is_grad_enabled() and x.numel() > x.shape[1] and not _transformed(x)
-
-
-def _transformed(x: Tensor) -> bool:
-    return torch._C._functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None
+    return x.requires_grad and torch.is_grad_enabled() and x.numel() > x.shape[1] and not transformed(x)
 
 
 class Norms:
@@ -106,6 +103,10 @@ _KEYS = ("running_mean", "running_var")
 
 def _mean_and_variance(layer: _NormBase, x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and unbiased variance of each channel (C,), over batch and places; of InstanceNorm, the average of all."""
+    if isinstance(layer, _BatchNorm) and native_norm.suits(x) and not transformed(x):
+        _, mean, var, _ = native_norm.normalised(x, None, None, layer.eps, statistics_only=True)
+        count = x.numel() // x.shape[1]
+        return mean, var * (count / (count - 1))
     wide = torch.promote_types(x.dtype, torch.float32)
     mean, var = (torch.zeros(x.shape[1], dtype=wide, device=x.device) for _ in range(2))
     with torch.no_grad():

@@ -4,6 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ntksap.data.base import Dataset, Split
 from ntksap.errors import InputError, MaskError, NtksapError
 from ntksap.layers import unwrap
 from ntksap.masks import Masks
+from ntksap.native.layers import native_layers, sparse_layers
 from ntksap.net import first_tensor
 from ntksap.ranks import Ranks, lost
 from ntksap.recipe import Recipe, lr_at
@@ -87,6 +89,8 @@ class TrainState:
         self.ranks.agree("masks", masks.sha256 if masks is not None else "none")
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = unwrap(model).to(self.device)
+        self._channels_last = recipe.channels_last
+        self._plain = self.device.type == "cpu" and recipe.precision == "fp32" and not recipe.compile
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if masks is not None:
@@ -108,9 +112,25 @@ class TrainState:
                     self._forward, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True
                 )
 
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Inside the block, sparse convolutions touch the kept weights only, where that is faster."""
+        sparse = sparse_layers(self.model, self.masks) if self.masks is not None and self._plain else {}
+        convolutions = sum(isinstance(part, nn.Conv2d) for part in self.model.modules())
+        if len(sparse) <= convolutions / 2:
+            yield
+            return
+        # These kernels have the channels first; dense ones, which the recipe's layout is for, are few here.
+        channels_last, self._channels_last = self._channels_last, False
+        try:
+            with native_layers(self.model, sparse):
+                yield
+        finally:
+            self._channels_last = channels_last
+
     def logits(self, images: Tensor) -> Tensor:
         """(N, C, H, W) → logits (N, classes) in float32, computed in the recipe's precision and memory format."""
-        if self.recipe.channels_last:
+        if self._channels_last:
             images = images.to(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
             output = (self._learner if self.model.training else self._forward)(images)
@@ -146,7 +166,7 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
         start = time.perf_counter()
         totals = _Totals(state)
         # The seed is for models that draw in their forward pass. The block must not enclose the yield.
-        with global_seed(state.seed, "epoch", state.epoch), lost():
+        with global_seed(state.seed, "epoch", state.epoch), lost(), state.kernels():
             state.model.train()
             batches = _shares(state, data.train, seed=state.seed, epoch=state.epoch, augment=recipe.augment)
             for index, (images, labels, weight) in enumerate(batches):

@@ -10,7 +10,7 @@ from ntksap.methods.prospr import prospr
 from ntksap.methods.px import px
 from ntksap.methods.random import random
 from ntksap.methods.registry import METHODS, Method, Need, Option, method_named, register
-from ntksap.methods.snip import snip
+from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 
 __all__ = ["METHODS", "Method", "Need", "Option", "method_named", "register"]
@@ -22,7 +22,7 @@ register(Method("mag-1epoch", mag_1epoch, "keep what is largest after one epoch 
                 from_recipe={"prune_lr": "lr", "prune_momentum": "momentum", "prune_weight_decay": "weight_decay"}))
 register(Method("snip", snip, "keep what changes the loss most"))
 register(Method("iterative-snip", snip, "SNIP, scored again after each round", rounds=100))
-register(Method("force", snip, "Iterative SNIP whose pruned weights may return", rounds=100, regrow=True))
+register(Method("force", force, "Iterative SNIP whose pruned weights may return", rounds=100, regrow=True))
 register(Method("grasp", grasp, "keep what preserves the gradient flow"))
 register(Method("prospr", prospr, "keep what changes the loss most a few training steps later", data="training set",
                 batch=128))

@@ -75,8 +75,8 @@ def _difference(
     """∂/∂m Σ(f(θ⊙m) − f((θ+Δ)⊙m))². A sum of squares, not norm()**2, whose derivative is undefined at 0."""
     moved = {**weights, **{name: weights[name] + delta[name] for name in net.prunable}}
     here, there = net.leaves(weights, masks), net.leaves(moved, masks)
-    output, statistics = _evaluated(net, here, inputs, statistics)
-    loss = (output - net(there, inputs, norm=statistics)).square().sum()
+    output, statistics = _evaluated(net, here, inputs, statistics, masks)
+    loss = (output - net(there, inputs, norm=statistics, kept=masks)).square().sum()
     by_here, by_there = _both(net, loss, here, there)
     return {name: weights[name] * by_here[name] + moved[name] * by_there[name] for name in net.prunable}
 
@@ -95,11 +95,13 @@ def _tangent(
     return {name: weights[name] * by_here[name] + delta[name] * by_along[name] for name in net.prunable}
 
 
-def _evaluated(net: Net, leaves: Tensors, inputs: Inputs, statistics: Tensors | None) -> tuple[Tensor, Tensors]:
+def _evaluated(
+    net: Net, leaves: Tensors, inputs: Inputs, statistics: Tensors | None, kept: Tensors | None = None
+) -> tuple[Tensor, Tensors]:
     """Return f and the statistics it was evaluated with: the given ones, else those of these inputs."""
     if statistics is None:
-        return net.observed(leaves, inputs)
-    return net(leaves, inputs, norm=statistics), statistics
+        return net.observed(leaves, inputs, kept=kept)
+    return net(leaves, inputs, norm=statistics, kept=kept), statistics
 
 
 def _both(net: Net, loss: Tensor, first: Tensors, second: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

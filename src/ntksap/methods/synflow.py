@@ -25,7 +25,7 @@ def synflow(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Te
 def _flow(net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtype) -> dict[str, Tensor]:
     weights = {name: weight.abs().to(dtype) for name, weight in net.weights.items()}
     leaves = net.leaves(weights, masks)
-    gradients = net.gradient(net(leaves, probe.ones(dtype)).sum(), leaves)
+    gradients = net.gradient(net(leaves, probe.ones(dtype), kept=masks).sum(), leaves)
     return {name: (weights[name] * gradients[name]).abs() for name in net.prunable}
 
 

@@ -1,0 +1,245 @@
+/* Convolution (NCHW) that touches the kept weights only.
+
+   An image is packed into planes: zero padding around it, and with a stride s one plane for each remainder of a
+   place modulo s, so that a kept weight always multiplies a plane shifted by a fixed offset. A plane is walked as if
+   it were one line of rows x pitch numbers: what falls into the padding columns is computed too and never read. Small
+   images are stacked into one plane, so that lines are long enough for vectors.
+
+       out[o][p]   = sum over kept weights k of o:      value[k] * planes[where[k] + p]
+       back[b][p]  = sum over kept weights k of plane b: value[k] * grads[back_where[k] + p]
+       by_value[k] = sum over places p:                  grad[o][p] * planes[where[k] + p]                          */
+
+#ifndef SPARSE_CONV_SHAPE
+#define SPARSE_CONV_SHAPE
+typedef struct {
+    long channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x;
+    long rows, pitch; /* of one image in a plane */
+    long stack;       /* images in a plane */
+    long slack;       /* the largest offset of a weight */
+    long plane;       /* numbers from one plane to the next */
+    long grad;        /* numbers from one output's gradient to the next: slack zeros, then a plane */
+} Shape;
+
+/* Lists the kept weights (outputs, channels / groups, high, wide) by output, and by the plane that they look at. */
+int sparse_plan(const Shape *s, const char *kept, long groups, long high, long wide, long apart_y, long apart_x,
+                 long *index, long *first, int *where, long *back_first, long *order, int *back_where)
+{
+    const long per_group = s->channels / groups, planes = s->channels * s->stride_y * s->stride_x;
+    for (int fill = 0; fill < 2; fill++) { /* count for each plane, then put in place */
+        long k = 0, at = 0;
+        for (long o = 0; o < s->outputs; o++) {
+            first[o] = k;
+            for (long i = 0; i < per_group; i++)
+                for (long y = 0; y < high * apart_y; y += apart_y)
+                    for (long x = 0; x < wide * apart_x; x += apart_x, at++) {
+                        if (!kept[at]) continue;
+                        const long channel = o / (s->outputs / groups) * per_group + i;
+                        const long plane = (channel * s->stride_y + y % s->stride_y) * s->stride_x + x % s->stride_x;
+                        const long offset = y / s->stride_y * s->pitch + x / s->stride_x;
+                        if (fill) {
+                            const long to = back_first[plane]++;
+                            index[k] = at;
+                            where[k] = plane * s->plane + offset;
+                            order[to] = k;
+                            back_where[to] = o * s->grad + s->slack - offset;
+                        } else back_first[plane + 1]++;
+                        k++;
+                    }
+        }
+        first[s->outputs] = k;
+        if (fill) /* each now stands at the start of the next */
+            for (long b = planes; b > 0; b--) back_first[b] = back_first[b - 1];
+        else
+            for (long b = 0; b < planes; b++) back_first[b + 1] += back_first[b];
+    }
+    back_first[0] = 0;
+    return 0;
+}
+#endif
+
+typedef REAL N(vec) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
+#define VEC N(vec)
+#define LANES ((long)(32 / sizeof(REAL)))
+#define AT(p) (*(const VEC *)(p))
+
+static inline void N(copy)(REAL *restrict to, const REAL *restrict from, long count)
+{
+    long j = 0;
+    for (; j + LANES <= count; j += LANES) *(VEC *)(to + j) = AT(from + j);
+    for (; j < count; j++) to[j] = from[j];
+}
+
+static inline REAL N(total)(VEC v)
+{
+    REAL sum = 0;
+    for (int j = 0; j < LANES; j++) sum += v[j];
+    return sum;
+}
+
+/* `width` vectors of one line of the result stay in registers while all its weights pass. */
+static inline __attribute__((always_inline)) void N(line)(const int width, const REAL *restrict from, REAL *restrict to,
+                                                          const int *where, const REAL *value, long count)
+{
+    VEC sum[10];
+#pragma GCC unroll 10
+    for (int j = 0; j < width; j++) sum[j] = (VEC){0};
+    for (long k = 0; k < count; k++) {
+        const REAL *at = from + where[k];
+        const VEC times = value[k] - (VEC){0};
+#pragma GCC unroll 10
+        for (int j = 0; j < width; j++) sum[j] += times * AT(at + j * LANES);
+    }
+#pragma GCC unroll 10
+    for (int j = 0; j < width; j++) *(VEC *)(to + j * LANES) = sum[j];
+}
+
+static void N(combine)(const REAL *from, REAL *to, long to_size, long length, long lines, const long *first,
+                       const int *where, const REAL *value)
+{
+    for (long at = 0, width; at < length; at += width * LANES) {
+        const long left = (length - at + LANES - 1) / LANES;
+        width = left >= 10 ? 10 : left >= 5 ? 5 : left >= 3 ? 3 : 1;
+        for (long o = 0; o < lines; o++) { /* all lines at one place, while that place is in the cache */
+            const long k = first[o], count = first[o + 1] - k;
+            REAL *out = to + o * to_size + at;
+            if (width == 10) N(line)(10, from + at, out, where + k, value + k, count);
+            else if (width == 5) N(line)(5, from + at, out, where + k, value + k, count);
+            else if (width == 3) N(line)(3, from + at, out, where + k, value + k, count);
+            else N(line)(1, from + at, out, where + k, value + k, count);
+        }
+    }
+}
+
+/* `width` weights of one output at a time share what is loaded of its gradient. */
+static inline __attribute__((always_inline)) void N(dot)(const int width, const REAL *grad, const REAL *planes,
+                                                         long length, const int *where, REAL *sums)
+{
+    VEC even[4], odd[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < width; j++) even[j] = odd[j] = (VEC){0};
+    for (long p = 0; p < length; p += 2 * LANES) {
+        const VEC g = AT(grad + p), h = AT(grad + p + LANES);
+#pragma GCC unroll 4
+        for (int j = 0; j < width; j++) {
+            even[j] += g * AT(planes + where[j] + p);
+            odd[j] += h * AT(planes + where[j] + p + LANES);
+        }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < width; j++) sums[j] += N(total)(even[j] + odd[j]);
+}
+
+static void N(dots)(const Shape *s, const REAL *grads, const REAL *planes, long length, const long *first,
+                    const int *where, REAL *sums)
+{
+    for (long o = 0; o < s->outputs; o++) {
+        const REAL *grad = grads + o * s->grad + s->slack;
+        long k = first[o];
+        for (; k + 4 <= first[o + 1]; k += 4) N(dot)(4, grad, planes, length, where + k, sums + k);
+        for (; k < first[o + 1]; k++) N(dot)(1, grad, planes, length, where + k, sums + k);
+    }
+}
+
+/* Places X of a plane whose pixel stride * X + phase - pad lies in the image: from start to end. */
+#define START(phase, pad, stride) ((phase) >= (pad) ? 0 : ((pad) - (phase) + (stride) - 1) / (stride))
+#define END(size, phase, pad, stride) (((size) + (pad) - (phase) + (stride) - 1) / (stride))
+
+/* One image into planes (channel, remainder of y, remainder of x), or out of them. */
+static inline __attribute__((always_inline)) void N(move)(const Shape *s, const long stride, REAL *planes, REAL *image,
+                                                          const long *first, const int out)
+{
+    for (long line = 0; line < s->channels * s->stride_y; line++)
+        for (long phase = 0; phase < stride; phase++) {
+            const long index = line * stride + phase, channel = line / s->stride_y, rest = line % s->stride_y, shift = phase - s->pad_x;
+            if (!out && first[index] == first[index + 1]) continue; /* no weight looks there */
+            const long start = START(phase, s->pad_x, stride), end = END(s->width, phase, s->pad_x, stride);
+            const long bottom = END(s->height, rest, s->pad_y, s->stride_y);
+            for (long Y = START(rest, s->pad_y, s->stride_y); Y < bottom; Y++) {
+                REAL *plane = planes + index * s->plane + Y * s->pitch;
+                REAL *pixels = image + (channel * s->height + Y * s->stride_y + rest - s->pad_y) * s->width;
+                if (stride == 1 && out) N(copy)(pixels, plane + s->pad_x, s->width);
+                else if (stride == 1) N(copy)(plane + s->pad_x, pixels, s->width);
+                else if (out) for (long X = start; X < end; X++) pixels[X * stride + shift] = plane[X];
+                else for (long X = start; X < end; X++) plane[X] = pixels[X * stride + shift];
+            }
+        }
+}
+
+static void N(pack)(const Shape *s, long images, const REAL *x, REAL *planes, const long *back_first)
+{
+    for (long n = 0; n < images; n++) {
+        REAL *to = planes + n * s->rows * s->pitch, *from = (REAL *)x + n * s->channels * s->height * s->width;
+        if (s->stride_x == 1) N(move)(s, 1, to, from, back_first, 0);
+        else if (s->stride_x == 2) N(move)(s, 2, to, from, back_first, 0);
+        else N(move)(s, s->stride_x, to, from, back_first, 0);
+    }
+}
+
+static void N(unpack)(const Shape *s, long images, const REAL *planes, REAL *x)
+{
+    for (long n = 0; n < images; n++) {
+        REAL *from = (REAL *)planes + n * s->rows * s->pitch, *to = x + n * s->channels * s->height * s->width;
+        if (s->stride_x == 1) N(move)(s, 1, from, to, 0, 1);
+        else if (s->stride_x == 2) N(move)(s, 2, from, to, 0, 1);
+        else N(move)(s, s->stride_x, from, to, 0, 1);
+    }
+}
+
+int N(sparse_conv)(const Shape *s, long images, const REAL *x, REAL *y, const long *first, const int *where,
+                   const REAL *value, const long *back_first)
+{
+    const long count = s->channels * s->stride_y * s->stride_x;
+    REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *out = malloc(s->outputs * s->plane * sizeof(REAL));
+    for (long n = 0; planes && out && n < images; n += s->stack) {
+        const long here = images - n < s->stack ? images - n : s->stack;
+        N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
+        N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where, value);
+        for (long m = 0; m < here; m++)
+            for (long o = 0; o < s->outputs; o++)
+                for (long row = 0; row < s->out_height; row++)
+                    N(copy)(y + (((n + m) * s->outputs + o) * s->out_height + row) * s->out_width,
+                            out + o * s->plane + (m * s->rows + row) * s->pitch, s->out_width);
+    }
+    const int failed = !planes || !out;
+    free(planes);
+    free(out);
+    return failed;
+}
+
+/* by_x or by_value may be null; by_value is added to. */
+int N(sparse_conv_backward)(const Shape *s, long images, const REAL *x, const REAL *g, REAL *by_x, REAL *by_value,
+                            const long *first, const int *where, const long *back_first, const int *back_where,
+                            const REAL *back_value)
+{
+    const long count = s->channels * s->stride_y * s->stride_x;
+    REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *grads = calloc(s->outputs * s->grad, sizeof(REAL));
+    REAL *back = malloc(count * s->plane * sizeof(REAL));
+    for (long n = 0; planes && grads && back && n < images; n += s->stack) {
+        const long here = images - n < s->stack ? images - n : s->stack;
+        if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
+        for (long m = 0; m < here; m++)
+            for (long o = 0; o < s->outputs; o++)
+                for (long row = 0; row < s->out_height; row++)
+                    N(copy)(grads + o * s->grad + s->slack + (m * s->rows + row) * s->pitch,
+                            g + (((n + m) * s->outputs + o) * s->out_height + row) * s->out_width, s->out_width);
+        if (by_value) {
+            N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
+            N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, by_value);
+        }
+        if (by_x) {
+            N(combine)(grads, back, s->plane, here * s->rows * s->pitch, count, back_first, back_where, back_value);
+            N(unpack)(s, here, back, by_x + n * s->channels * s->height * s->width);
+        }
+    }
+    const int failed = !planes || !grads || !back;
+    free(planes);
+    free(grads);
+    free(back);
+    return failed;
+}
+
+#undef START
+#undef END
+#undef VEC
+#undef LANES
+#undef AT

@@ -1,0 +1,163 @@
+"""Convolutions that touch the kept weights only."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ntksap.native.compiler import available, call, shares
+
+DENSE = 0.45
+"""The density above which torch's dense convolution is faster."""
+
+LINE = 128
+"""Images are stacked until a line has about so many numbers."""
+
+_FIELDS = (
+    "channels height width outputs out_height out_width stride_y stride_x pad_y pad_x rows pitch stack slack plane grad"
+)
+
+
+class Shape(ctypes.Structure):
+    """The structure of the same name in ``sparse_conv.h``."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in _FIELDS.split())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kept weights of one convolution for one size of images, in the order in which the kernels walk through them.
+
+    ``kept`` (K,) are the flat indices of the kept weights, sorted by output; ``order`` (K,) sorts these by the plane of
+    the input that they look at. See ``sparse_conv.h`` for the rest.
+    """
+
+    shape: Shape
+    kept: Tensor
+    order: Tensor
+    first: Tensor
+    where: Tensor
+    back_first: Tensor
+    back_where: Tensor
+
+
+def sparse_conv2d(x: Tensor, weight: Tensor, kept: Tensor, layer: nn.Conv2d) -> Tensor:
+    """Return the convolution of x (N, C, H, W) with the weights where ``kept`` is True, without the layer's bias.
+
+    Differentiable once by x and by the kept weights; the derivative by the others is 0, whatever it would be.
+    """
+    y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan(kept, layer, tuple(x.shape)))  # type: ignore[no-untyped-call]
+    return y
+
+
+def suits(layer: nn.Conv2d, kept: Tensor) -> bool:
+    """Whether these kernels can do the layer's work, and with so few kept weights faster than dense ones."""
+    return (
+        type(layer) is nn.Conv2d
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+        and available(layer.weight)
+        and int(kept.count_nonzero()) <= DENSE * kept.numel()
+    )
+
+
+class SparseConv2d(nn.Conv2d):
+    """What a convolution becomes for a while, see `ntksap.native.layers`."""
+
+    kept: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) → (N, C', H', W')."""
+        if x.dim() != 4 or x.dtype != self.weight.dtype or not available(x, self.weight) or transformed(x, self.weight):
+            return super().forward(x)
+        y = sparse_conv2d(x, self.weight, self.kept, self)
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+
+
+def plan(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> Plan:
+    """Return the plan for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
+    geometry = (layer.stride, layer.padding, layer.dilation, layer.groups, size[1:])
+    plans = _plans.setdefault(kept, {})
+    key = (geometry, kept._version)
+    if key not in plans:
+        plans[key] = _make(kept.bool().contiguous(), geometry)
+    made: Plan = plans[key]
+    return made
+
+
+_plans: Any = WeakIdKeyDictionary()
+
+
+def _make(kept: Tensor, geometry: Any) -> Plan:
+    (stride_y, stride_x), (pad_y, pad_x), (apart_y, apart_x), groups, (channels, height, width) = geometry
+    outputs, per_group, high, wide = kept.shape
+    reach_y, reach_x = (high - 1) * apart_y, (wide - 1) * apart_x
+    out_height, out_width = (
+        (height + 2 * pad_y - reach_y - 1) // stride_y + 1,
+        (width + 2 * pad_x - reach_x - 1) // stride_x + 1,
+    )
+    if channels != groups * per_group or min(out_height, out_width) < 1:
+        raise RuntimeError(f"weights of shape {tuple(kept.shape)} do not fit images of {channels}×{height}×{width}")
+    rows, pitch = -(-(height + 2 * pad_y) // stride_y), -(-(width + 2 * pad_x) // stride_x)
+    stack = max(1, LINE // (rows * pitch))
+    slack = reach_y // stride_y * pitch + reach_x // stride_x
+    size = stack * rows * pitch + 16  # vectors reach beyond the end
+    shape = Shape(
+        channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x,
+        rows, pitch, stack, slack, size, slack + size,
+    )  # fmt: skip
+    count = int(kept.count_nonzero())
+    index, order = torch.empty(2, count, dtype=torch.long)
+    where, back_where = torch.empty(2, count, dtype=torch.int32)
+    first = torch.empty(outputs + 1, dtype=torch.long)
+    back_first = torch.zeros(channels * stride_y * stride_x + 1, dtype=torch.long)
+    numbers = (groups, high, wide, apart_y, apart_x)
+    call("sparse_plan", None, [(shape, kept, *numbers, index, first, where, back_first, order, back_where)])
+    return Plan(shape, index, order, first, where, back_first, back_where)
+
+
+def transformed(*tensors: Tensor) -> bool:
+    """Whether a tensor has rules of its own, or is inside a transformation of torch.func or forward mode."""
+    return torch.overrides.has_torch_function(tensors) or any(
+        torch._C._functorch.is_functorch_wrapped_tensor(t)
+        or torch.autograd.forward_ad.unpack_dual(t).tangent is not None
+        for t in tensors
+    )
+
+
+class _SparseConv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.plan = plan
+        shape, values = plan.shape, weight.detach().flatten()[plan.kept]
+        y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
+        lists = (plan.first, plan.where, values, plan.back_first)
+        call("sparse_conv", x.dtype, [(shape, b - a, x[a:], y[a:], *lists) for a, b in shares(len(x))])
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), plan, g = ctx.saved_tensors, ctx.plan, gradients[0].contiguous()
+        parts = shares(len(x))
+        values = weight.detach().flatten()[plan.kept][plan.order]
+        by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        by_values = x.new_zeros(len(parts), len(values)) if ctx.needs_input_grad[1] else None
+        lists = (plan.first, plan.where, plan.back_first, plan.back_where, values)
+
+        def task(index: int, a: int, b: int) -> tuple[object, ...]:
+            to_x = by_x[a:] if by_x is not None else None
+            to_values = by_values[index] if by_values is not None else None
+            return (plan.shape, b - a, x[a:], g[a:], to_x, to_values, *lists)
+
+        call("sparse_conv_backward", x.dtype, [task(index, *part) for index, part in enumerate(parts)])
+        by_weight = None
+        if by_values is not None:
+            by_weight = x.new_zeros(weight.numel()).index_copy_(0, plan.kept, by_values.sum(0)).view(weight.shape)
+            by_weight = torch.empty_like(weight).copy_(by_weight)  # in the weight's own layout, as DDP wants it
+        return by_x, by_weight, None

@@ -1,0 +1,104 @@
+"""Networks whose layers use the kernels for a while, against the same networks without them."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import ntksap
+from ntksap.native.compiler import library
+from ntksap.native.layers import native_layers, sparse_layers
+from ntksap.native.norm import normalised
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
+
+
+def sparse_resnet(density=0.1):
+    model = ntksap.models.build("resnet20", input_shape=(3, 16, 16), seed=0).double().train()
+    torch.manual_seed(1)
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+            nn.init.normal_(layer.bias)
+    masks = {name: torch.rand(p.shape) < density for name, p in model.named_parameters() if p.dim() == 4}
+    for name, mask in masks.items():
+        model.get_parameter(name).data.mul_(mask)
+    return model, masks
+
+
+def gradients(model, x):
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_a_training_step_is_the_same_but_for_rounding():
+    model, masks = sparse_resnet()
+    twin = copy.deepcopy(model)
+    x = torch.randn(6, 3, 16, 16, dtype=torch.float64)
+    expected = gradients(model, x)
+    with native_layers(twin, sparse_layers(twin, masks)):
+        found = gradients(twin, x)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient * masks.get(name, 1), rtol=1e-6, atol=1e-9)
+    for (name, ours), theirs in zip(twin.named_buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, msg=name)
+
+
+def test_the_module_is_as_it_was_afterwards_even_if_its_forward_pass_fails():
+    model, masks = sparse_resnet()
+    kinds = [type(layer) for layer in model.modules()]
+    sparse = sparse_layers(model, masks)
+    assert len(sparse) >= 15
+    with pytest.raises(RuntimeError), native_layers(model, sparse):
+        model(torch.zeros(1, 5, 16, 16, dtype=torch.float64))
+    assert [type(layer) for layer in model.modules()] == kinds
+    assert not any(hasattr(layer, "kept") for layer in model.modules())
+    copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_move_as_torch_moves_them(momentum):
+    theirs, ours = (nn.Sequential(nn.BatchNorm2d(3, momentum=momentum)).train() for _ in range(2))
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(4, 3, 5, 5) * 3 + 1
+        y = theirs(x)
+        with native_layers(ours, {}):
+            torch.testing.assert_close(ours(x), y)
+    for one, other in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_variance_survives_a_large_mean():
+    x = torch.randn(8, 2, 30, 30) + 3000
+    _, mean, variance, _ = normalised(x, None, None, 1e-5)
+    torch.testing.assert_close(mean.double(), x.double().mean((0, 2, 3)))
+    torch.testing.assert_close(variance.double(), x.double().var((0, 2, 3), unbiased=False), rtol=1e-4, atol=0)
+
+
+def test_a_loss_that_is_not_finite_stays_visible():
+    x = torch.randn(2, 3, 4, 4)
+    x[0, 1] = float("nan")
+    with native_layers(norm := nn.BatchNorm2d(3).train(), {}):
+        assert torch.isnan(norm(x)[:, 1]).all()
+        assert torch.isfinite(norm(x)[:, 0]).all()
+
+
+@pytest.mark.parametrize("norm", ["running", "batch"])
+def test_scores_of_kept_weights_are_those_of_the_dense_evaluation(norm):
+    model, masks = sparse_resnet(0.2)
+    net = ntksap.Net(model, exclude=nn.Linear)
+    masks = {name: masks[name] for name in net.prunable}
+    x = torch.randn(3, 3, 16, 16, dtype=torch.float64)
+    leaves = net.leaves(net.weights, masks)
+    dense = net.gradient(net(leaves, x, norm=norm).square().sum(), leaves)
+    kept = net.gradient(net(leaves, x, norm=norm, kept=masks).square().sum(), leaves)
+    for name, mask in masks.items():
+        torch.testing.assert_close(kept[name] * mask, dense[name] * mask, rtol=1e-6, atol=1e-9)
+    output, statistics = net.observed(leaves, x)
+    ours, taken = net.observed(leaves, x, kept=masks)
+    torch.testing.assert_close(ours, output)
+    for name, value in statistics.items():
+        torch.testing.assert_close(taken[name], value, msg=name)
