@@ -13,7 +13,7 @@ class InputError(NtksapError, ValueError):
 
 
 class ScoreError(NtksapError, ArithmeticError):
-    """A method produced scores that cannot be ranked (NaN or infinite)."""
+    """A method produced scores that cannot be ranked (NaN, infinite, or all 0)."""
 
 
 class MaskError(NtksapError, ValueError):

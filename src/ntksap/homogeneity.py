@@ -6,7 +6,7 @@ sums, and BatchNorm in evaluation mode are. Then a score that sums over paths ac
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from torch.nn import functional
@@ -71,13 +71,7 @@ class Bends(TorchFunctionMode):
         super().__init__()
         self.seen: list[str] = []
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function; what it calls itself is not looked at."""
         kwargs = kwargs or {}
         name = _BENDS.get(getattr(func, "__name__", "").rstrip("_"))

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ntksap.errors import InputError
+from ntksap.errors import InputError, ScoreError
 from ntksap.masks import Masks
 from ntksap.net import Net
 from ntksap.probe import Probe
@@ -61,6 +61,11 @@ def prune_rounds(
     masks = after.masks if after else Masks.ones({name: net.weights[name] for name in net.prunable})
     for index in range(after.index + 1 if after else 1, rounds + 1):
         scores = score(net, masks.to(net.device), probe.at(index))
+        if index == 1 and not any(values.any() for values in scores.values()):
+            raise ScoreError(
+                "every score of the dense net is 0, so they rank nothing. Does a layer of zeros, or something without "
+                "a derivative, cut the output off? Change that, or use a method that looks at the weights alone"
+            )
         if invert:
             scores = {name: -values for name, values in scores.items()}
         kept = kept_of(schedule(density, index, rounds), masks.total)

@@ -26,16 +26,6 @@ SAID_ELSEWHERE = [
 ]
 """Warnings that scores are approximate, which have tests of their own."""
 
-SLOW_TO_LEARN = {
-    ("px", "bert"): "LayerNorm leaves PX nearly no scores: its ranking says little there",
-    ("ntt", "convnext"): "the loss falls by 3 % in 20 steps, not by 5",
-    ("mag-1epoch", "mobilenet-v2"): "an epoch of two batches tells little about which weights matter",
-}
-"""(method, architecture) → why a network may hardly learn in 20 steps, as far as it is known."""
-
-REFUSALS: dict[tuple[str, str], str] = {}
-"""(method, architecture) → what the InputError says, where a method cannot work by its nature."""
-
 
 @dataclass(frozen=True)
 class Architecture:
@@ -103,22 +93,16 @@ def assert_that_the_prunable_weights_are_the_expected_ones(architecture: Archite
 
 def assert_that_a_pruned_network_trains_and_stays_pruned(architecture: Architecture, method: Method, tmp_path) -> None:
     module = architecture.module()
-    refusal = REFUSALS.get((method.name, architecture.name))
-    if refusal:
-        with pytest.raises(ntksap.InputError, match=refusal):
-            architecture.prune(module, method)
-        return
     masks = architecture.prune(module, method)
     assert masks.kept == round(0.1 * masks.total)
 
+    if masks.weights:
+        masks.load_weights(module)
     masks.attach(module)
     keys = list(module.state_dict())
     optimizer = architecture.adamw(module)
     losses = architecture.train(module, optimizer)
-    fell = sum(losses[-2:]) < 0.95 * sum(losses[:2])
-    if not fell and (method.name, architecture.name) in SLOW_TO_LEARN:
-        pytest.xfail(SLOW_TO_LEARN[method.name, architecture.name])
-    assert fell
+    assert sum(losses[-2:]) < 0.95 * sum(losses[:2])
     assert masks.hold(module)
     assert list(module.state_dict()) == keys
 

@@ -213,6 +213,15 @@ def test_scores_that_overflow_name_the_layer():
         ntksap.prune(module, 0.5, "magnitude")
 
 
+@pytest.mark.parametrize("method", ["snip", "synflow", "px"])
+def test_scores_that_are_all_zero_are_refused(method):
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    nn.init.zeros_(module[2].weight)
+    data = [(torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 0]))]
+    with pytest.raises(ntksap.ScoreError, match="every score of the dense net is 0"):
+        ntksap.prune(module, 0.5, method, data=data, input_shape=(3,))
+
+
 def test_a_loss_of_ones_own():
     module = nn.Linear(3, 1)
     batch = (torch.randn(5, 3), torch.randn(5, 1))

@@ -94,6 +94,53 @@ def test_leaky_relus_pass_their_slope():
     torch.testing.assert_close(px(net, masks, Probe.of(net, data=[(inputs, None)]))["0.weight"], expected)
 
 
+@pytest.mark.parametrize(
+    ("norm", "groups"),
+    [
+        (nn.LayerNorm([4, 2, 2]), 1),
+        (nn.LayerNorm([4, 2, 2], elementwise_affine=False), 1),
+        (nn.RMSNorm([4, 2, 2]), 1),
+        (nn.RMSNorm([4, 2, 2], eps=0.1), 1),
+        (nn.GroupNorm(2, 4), 2),
+    ],
+    ids=str,
+)
+def test_norms_pass_what_they_divided_by_as_constants(norm, groups):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)).double()
+    for parameter in norm.parameters():
+        parameter.data.uniform_(0.5, 1.5)
+    inputs = torch.randn(6, 3, 2, 2, dtype=torch.float64)
+    net = Net(module)
+    body, head = net.weights["0.weight"][:, :, 0, 0], net.weights["4.weight"].view(5, 4, 2, 2)
+    before = torch.einsum("ji,nihw->njhw", body, inputs)
+    factor = torch.zeros_like(before)
+    for sample, divided in zip(before, factor, strict=True):
+        for values, places in zip(sample.chunk(groups), divided.chunk(groups), strict=True):
+            centre = 0 if isinstance(norm, nn.RMSNorm) else values.mean()
+            eps = norm.eps or torch.finfo(torch.float64).eps
+            places.fill_(1 / ((values - centre).square().mean() + eps))
+    gamma = torch.ones(4, 2, 2, dtype=torch.float64)
+    if norm.weight is not None:
+        gamma = gamma * norm.weight.detach().view(4, *norm.weight.shape[1:] or (1, 1))
+    active = (norm(before) > 0) * factor
+    z1 = torch.einsum("njhw,nihw->n", active, inputs.square()).sum()  # the same for each of the 5 outputs
+    expected = z1 * torch.einsum("ji,jhw,kjhw->ji", body.square(), gamma.square(), head.square())
+    masks = {n: torch.ones_like(net.weights[n], dtype=torch.bool) for n in net.prunable}
+    scores = px(net, masks, Probe.of(net, data=[(inputs, None)]))
+    torch.testing.assert_close(scores["0.weight"][:, :, 0, 0], expected)
+
+
+def test_a_transformer_has_scores_in_every_layer():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    net = Net(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    masks = {n: torch.ones_like(net.weights[n], dtype=torch.bool) for n in net.prunable}
+    scores = px(net, masks, Probe.of(net, data=[(torch.randn(4, 3, 8), None)]))
+    assert len(scores) == 8
+    assert all(score.max() > 0 for score in scores.values())
+
+
 def test_functions_of_torch_are_as_before_also_after_a_failure():
     before = nn.functional.relu, torch.relu, torch.Tensor.relu
 

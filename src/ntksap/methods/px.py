@@ -1,5 +1,6 @@
 """PX, Path eXclusion (Iurada, Ciccone and Tommasi, CVPR 2024)."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from ntksap.probe import Batch, Probe
 _RELUS = {functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 _LEAKY = {functional.leaky_relu, functional.leaky_relu_}
 _IN_PLACE = {torch.relu_, Tensor.relu_, functional.leaky_relu_}
+_NORMS = {f: inspect.signature(f) for f in (functional.layer_norm, functional.rms_norm, functional.group_norm)}
 
 
 def px(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:
@@ -22,9 +24,10 @@ def px(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]
 
     I = Σ_x Σ_k z₁(x)_k · z₂_k, from three passes of the net for each batch x:
 
-    - f(x; θ⊙m) in evaluation mode, which tells the gate of each ReLU: the factor that its output has to its input;
-    - z₁, the paths that are active: weights m, input x², each ReLU replaced by its gate;
-    - z₂, the paths' squared strengths: weights θ²⊙m, input of ones, each ReLU left out; this pass has a graph.
+    - f(x; θ⊙m) in evaluation mode, which tells the gate of each ReLU, the factor that its output has to its input, and
+      of each LayerNorm, RMSNorm and GroupNorm, 1/(σ² + ε), the square of that factor but for the layer's weight;
+    - z₁, the paths that are active: weights m, input x², each ReLU and norm replaced by its gate;
+    - z₂, the paths' squared strengths: weights θ²⊙m, input of ones, all gates left out; this pass has a graph.
 
     Paths run from input to output: biases and running means are 0 in z₁ and z₂. BatchNorm is the identity in z₁ and
     its squared factor in z₂ (up to its ε). z₁ and z₂ pass 10³⁸ on deep nets, so both are float64 where there is such.
@@ -58,7 +61,7 @@ def px(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]
 
 
 class _Gates(TorchFunctionMode):
-    """While active, finds the gate of each ReLU in the order of the calls or, given gates, puts them in its place.
+    """While active, finds the gate of each ReLU and norm in the order of the calls or, given gates, uses those instead.
 
     It sees the functions, methods and modules alike, since all of them end in a call of a torch function.
     """
@@ -69,28 +72,55 @@ class _Gates(TorchFunctionMode):
         self.found: list[Tensor] = []
         self.used = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func not in _RELUS and func not in _LEAKY:
+        if func not in _RELUS and func not in _LEAKY and func not in _NORMS:
             return func(*args, **kwargs)
         value: Tensor = args[0] if args else kwargs["input"]
         if self.given is None:
-            slope = 0.0
-            if func in _LEAKY:
-                slope = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
-            self.found.append(torch.where(value > 0, 1.0, slope))
+            if func in _NORMS:
+                gate = _spread(func, value, _call(func, args, kwargs))
+            elif func in _LEAKY:
+                gate = torch.where(value > 0, 1.0, args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01))
+            else:
+                gate = torch.where(value > 0, 1.0, 0.0)
+            self.found.append(gate)
             return func(*args, **kwargs)
         if self.used == len(self.given):
             raise InputError("PX needs a net that calls the same ReLUs whatever its inputs are; this one does not")
         gate = self.given[self.used]
         self.used += 1
+        if func in _NORMS:
+            weight = _call(func, args, kwargs)["weight"]
+            if weight is not None:
+                gate = gate * (_by_channel(weight, value) if func is functional.group_norm else weight)
+            return value * gate
         return value.mul_(gate) if func in _IN_PLACE or kwargs.get("inplace") else value * gate
+
+
+def _call(func: Callable[..., Tensor], args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a norm by name."""
+    call = _NORMS[func].bind(*args, **kwargs)
+    call.apply_defaults()
+    return call.arguments
+
+
+def _spread(func: Callable[..., Tensor], value: Tensor, call: Mapping[str, Any]) -> Tensor:
+    """Return 1/(σ² + ε) of what a norm normalises, in a shape that multiplies ``value``."""
+    if func is functional.group_norm:  # (batch, groups) → (batch, channels, 1, …)
+        groups = call["num_groups"]
+        variance = value.reshape(len(value), groups, -1).var(-1, correction=0)
+        variance = _by_channel(variance.repeat_interleave(value.shape[1] // groups, 1), value)
+    else:
+        inside = tuple(range(-len(call["normalized_shape"]), 0))
+        centre = 0 if func is functional.rms_norm else value.mean(inside, keepdim=True)
+        variance = (value - centre).square().mean(inside, keepdim=True)
+    return 1 / (variance + (torch.finfo(value.dtype).eps if call["eps"] is None else call["eps"]))
+
+
+def _by_channel(numbers: Tensor, value: Tensor) -> Tensor:
+    """Return numbers (…, channels) in a shape that multiplies ``value`` (batch, channels, …)."""
+    return numbers.view(*numbers.shape, *[1] * (value.dim() - 2))
 
 
 def _floats(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
