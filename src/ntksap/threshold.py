@@ -46,10 +46,17 @@ def nth_largest(values: Sequence[Floats], free: Sequence[Bools | None], count: i
 
 
 def _chunks(values: Sequence[Floats], free: Sequence[Bools | None]) -> Iterator[Integers]:
+    """Yield the keys of all free values: of a large array in pieces, of small ones together."""
+    small: list[Floats] = []
     for v, f in zip(values, free, strict=True):
         for start in range(0, v.size, _CHUNK):
             part = v[start : start + _CHUNK]
-            yield _keys(part if f is None else part[f[start : start + _CHUNK]])
+            small.append(part if f is None else part[f[start : start + _CHUNK]])
+            if sum(part.size for part in small) >= _CHUNK:
+                yield _keys(np.concatenate(small))
+                small = []
+    if small:
+        yield _keys(np.concatenate(small))
 
 
 def _keys(values: Floats) -> Integers:

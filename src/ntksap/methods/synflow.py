@@ -25,12 +25,12 @@ def synflow(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Te
 def _flow(net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtype) -> dict[str, Tensor]:
     weights = {name: weight.abs().to(dtype) for name, weight in net.weights.items()}
     leaves = net.leaves(weights, masks)
-    gradients = net.gradient(net(leaves, probe.ones(dtype), kept=masks).sum(), leaves)
+    gradients = net.gradient(net(leaves, probe.ones(dtype)).sum(), leaves)
     return {name: (weights[name] * gradients[name]).abs() for name in net.prunable}
 
 
 def _in_range(scores: Mapping[str, Tensor]) -> bool:
     """Whether every score is 0 or between 10⁻³⁰ and 10³⁰, and not all are 0."""
     every = torch.cat([score.flatten() for score in scores.values()])
-    least, most = (every + (every == 0) * 1.0).min(), every.max()
-    return bool((least >= 1e-30) & (most <= 1e30) & (most > 0))
+    most = every.max()
+    return bool((every.masked_fill_(every == 0, 1.0).min() >= 1e-30) & (most <= 1e30) & (most > 0))

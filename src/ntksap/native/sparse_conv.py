@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ntksap.native.compiler import available, call, shares
 
 DENSE = 0.45
-"""The density above which torch's dense convolution is faster."""
+"""The density above which torch's dense convolution is faster; less for small images, see `faster`."""
 
 LINE = 128
 """Images are stacked until a line has about so many numbers."""
@@ -72,19 +72,26 @@ class SparseConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C', H', W')."""
-        if x.dim() != 4 or x.dtype != self.weight.dtype or not available(x, self.weight) or transformed(x, self.weight):
+        usable = x.dim() == 4 and x.dtype == self.weight.dtype and available(x, self.weight)
+        if not usable or transformed(x, self.weight) or not faster(self.kept, self, tuple(x.shape)):
             return super().forward(x)
         y = sparse_conv2d(x, self.weight, self.kept, self)
         return y if self.bias is None else y + self.bias.view(-1, 1, 1)
 
 
+def faster(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> bool:
+    """Whether so few kept weights pay off: of small images, much that is computed lies in the padding."""
+    shape = _shape(tuple(kept.shape), _geometry(layer, size))
+    used = shape.out_height * shape.out_width / (shape.rows * shape.pitch)
+    return int(kept.count_nonzero()) <= DENSE * used * kept.numel()
+
+
 def plan(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> Plan:
     """Return the plan for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
-    geometry = (layer.stride, layer.padding, layer.dilation, layer.groups, size[1:])
     plans = _plans.setdefault(kept, {})
-    key = (geometry, kept._version)
+    key = (_geometry(layer, size), kept._version)
     if key not in plans:
-        plans[key] = _make(kept.bool().contiguous(), geometry)
+        plans[key] = _make(kept.bool().contiguous(), key[0])
     made: Plan = plans[key]
     return made
 
@@ -92,30 +99,35 @@ def plan(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> Plan:
 _plans: Any = WeakIdKeyDictionary()
 
 
-def _make(kept: Tensor, geometry: Any) -> Plan:
+def _geometry(layer: nn.Conv2d, size: tuple[int, ...]) -> Any:
+    return layer.stride, layer.padding, layer.dilation, layer.groups, size[1:]
+
+
+def _shape(weight: tuple[int, ...], geometry: Any) -> Shape:
     (stride_y, stride_x), (pad_y, pad_x), (apart_y, apart_x), groups, (channels, height, width) = geometry
-    outputs, per_group, high, wide = kept.shape
+    outputs, per_group, high, wide = weight
     reach_y, reach_x = (high - 1) * apart_y, (wide - 1) * apart_x
-    out_height, out_width = (
-        (height + 2 * pad_y - reach_y - 1) // stride_y + 1,
-        (width + 2 * pad_x - reach_x - 1) // stride_x + 1,
-    )
+    out_height = (height + 2 * pad_y - reach_y - 1) // stride_y + 1
+    out_width = (width + 2 * pad_x - reach_x - 1) // stride_x + 1
     if channels != groups * per_group or min(out_height, out_width) < 1:
-        raise RuntimeError(f"weights of shape {tuple(kept.shape)} do not fit images of {channels}×{height}×{width}")
+        raise RuntimeError(f"weights of shape {weight} do not fit images of {channels}×{height}×{width}")
     rows, pitch = -(-(height + 2 * pad_y) // stride_y), -(-(width + 2 * pad_x) // stride_x)
     stack = max(1, LINE // (rows * pitch))
     slack = reach_y // stride_y * pitch + reach_x // stride_x
     size = stack * rows * pitch + 16  # vectors reach beyond the end
-    shape = Shape(
+    return Shape(
         channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x,
         rows, pitch, stack, slack, size, slack + size,
     )  # fmt: skip
-    count = int(kept.count_nonzero())
+
+
+def _make(kept: Tensor, geometry: Any) -> Plan:
+    shape, count = _shape(tuple(kept.shape), geometry), int(kept.count_nonzero())
+    planes = shape.channels * shape.stride_y * shape.stride_x
     index, order = torch.empty(2, count, dtype=torch.long)
     where, back_where = torch.empty(2, count, dtype=torch.int32)
-    first = torch.empty(outputs + 1, dtype=torch.long)
-    back_first = torch.zeros(channels * stride_y * stride_x + 1, dtype=torch.long)
-    numbers = (groups, high, wide, apart_y, apart_x)
+    first, back_first = torch.empty(shape.outputs + 1, dtype=torch.long), torch.zeros(planes + 1, dtype=torch.long)
+    numbers = (geometry[3], *kept.shape[2:], *geometry[2])
     call("sparse_plan", None, [(shape, kept, *numbers, index, first, where, back_first, order, back_where)])
     return Plan(shape, index, order, first, where, back_first, back_where)
 
