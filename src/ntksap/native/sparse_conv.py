@@ -61,7 +61,7 @@ def suits(layer: nn.Conv2d, kept: Tensor) -> bool:
         and layer.padding_mode == "zeros"
         and not isinstance(layer.padding, str)
         and available(layer.weight)
-        and int(kept.count_nonzero()) <= DENSE * kept.numel()
+        and bool(kept.count_nonzero() <= DENSE * kept.numel())
     )
 
 
@@ -83,7 +83,7 @@ def faster(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> bool:
     """Whether so few kept weights pay off: of small images, much that is computed lies in the padding."""
     shape = _shape(tuple(kept.shape), _geometry(layer, size))
     used = shape.out_height * shape.out_width / (shape.rows * shape.pitch)
-    return int(kept.count_nonzero()) <= DENSE * used * kept.numel()
+    return bool(kept.count_nonzero() <= DENSE * used * kept.numel())
 
 
 def plan(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> Plan:
