@@ -19,7 +19,7 @@ LEVELS = [
     ["batch_norm"],
     ["ranks", "sync_norm"],
     ["layers", "initialisers", "kernels", "models", "moments", "norms", "precision"],
-    ["net", "attachment"],
+    ["net", "attachment", "sparse_kernels"],
     ["micro"],
     ["probe", "masks", "interchange", "schedules", "selection", "cost", "sanity", "reach", "spectrum"],
     ["taps", "jacobian", "lanczos"],

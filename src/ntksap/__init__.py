@@ -27,6 +27,7 @@ from ntksap.ntk import ntk
 from ntksap.probe import Probe
 from ntksap.pruning import Round
 from ntksap.selection import select
+from ntksap.sparse_kernels import sparse_kernels
 from ntksap.spectrum import Kernel, spectrum_distance
 
 __all__ = [
@@ -55,5 +56,6 @@ __all__ = [
     "prune",
     "prune_steps",
     "select",
+    "sparse_kernels",
     "spectrum_distance",
 ]

@@ -15,6 +15,7 @@ from ntksap import toml
 from ntksap._version import __version__
 from ntksap.errors import InputError, unknown
 from ntksap.methods import METHODS, method_named
+from ntksap.native.compiler import library
 from ntksap.recipe import Recipe
 from ntksap.sanity import CHECKS, Sanity
 from ntksap.schedules import density_of, schedule_named
@@ -141,10 +142,11 @@ def settings_for(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
+    """Return the versions that a result depends on, and whose kernels (on a CPU) may have computed it."""
     return {
         "ntksap": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
+        "kernels": "torch" if library() is None else "ntksap and torch",
     }

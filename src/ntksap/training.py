@@ -21,11 +21,11 @@ from ntksap.data.base import Dataset, Split
 from ntksap.errors import InputError, MaskError, NtksapError
 from ntksap.layers import unwrap
 from ntksap.masks import Masks
-from ntksap.native.layers import native_layers, sparse_layers
 from ntksap.net import first_tensor
 from ntksap.ranks import Ranks, lost
 from ntksap.recipe import Recipe, lr_at
 from ntksap.seeds import global_seed
+from ntksap.sparse_kernels import sparse_kernels
 from ntksap.sync_norm import synchronise_norms
 
 
@@ -90,7 +90,6 @@ class TrainState:
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = unwrap(model).to(self.device)
         self._channels_last = recipe.channels_last
-        self._plain = self.device.type == "cpu" and recipe.precision == "fp32" and not recipe.compile
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if masks is not None:
@@ -115,18 +114,17 @@ class TrainState:
     @contextmanager
     def kernels(self) -> Iterator[None]:
         """Inside the block, sparse convolutions touch the kept weights only, where that is faster."""
-        sparse = sparse_layers(self.model, self.masks) if self.masks is not None and self._plain else {}
-        convolutions = sum(isinstance(part, nn.Conv2d) for part in self.model.modules())
-        if len(sparse) <= convolutions / 2:
+        plain = self.device.type == "cpu" and self.recipe.precision == "fp32" and not self.recipe.compile
+        if self.masks is None or not plain:
             yield
             return
-        # These kernels have the channels first; dense ones, which the recipe's layout is for, are few here.
-        channels_last, self._channels_last = self._channels_last, False
-        try:
-            with native_layers(self.model, sparse):
+        with sparse_kernels(self.model, self.masks) as used:
+            # These kernels have the channels first; the dense ones, which the recipe's layout is for, are few here.
+            self._channels_last = self.recipe.channels_last and not used
+            try:
                 yield
-        finally:
-            self._channels_last = channels_last
+            finally:
+                self._channels_last = self.recipe.channels_last
 
     def logits(self, images: Tensor) -> Tensor:
         """(N, C, H, W) → logits (N, classes) in float32, computed in the recipe's precision and memory format."""

@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 import ntksap
+from ntksap.data import load
 from ntksap.native.compiler import library
 from ntksap.native.layers import native_layers, sparse_layers
 from ntksap.native.norm import normalised
+from ntksap.recipe import Recipe
+from ntksap.training import TrainState, train
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
 
@@ -102,3 +105,41 @@ def test_scores_of_kept_weights_are_those_of_the_dense_evaluation(norm):
     torch.testing.assert_close(ours, output)
     for name, value in statistics.items():
         torch.testing.assert_close(taken[name], value, msg=name)
+
+
+def test_a_pruned_model_gives_the_same_output_inside_the_block():
+    model, masks = sparse_resnet()
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model.eval()(x)
+        for given in (masks, None):
+            with ntksap.sparse_kernels(model, given) as used:
+                torch.testing.assert_close(model(x.to(memory_format=torch.channels_last)), expected)
+            assert used
+
+
+def test_a_dense_or_compiled_model_is_left_alone():
+    model, masks = sparse_resnet()
+    dense = ntksap.models.build("resnet20", seed=0)
+    with ntksap.sparse_kernels(dense) as used:
+        assert not used
+    with ntksap.sparse_kernels(torch.compile(model), masks) as used:
+        assert not used
+        assert type(model.conv) is nn.Conv2d
+
+
+def test_training_uses_the_kernels_and_learns_the_same(monkeypatch):
+    data = load("digits")
+    recipe = Recipe(epochs=1, batch=128, lr=0.1, augment=False)
+    losses = []
+    for kernels in (library, lambda: None):
+        monkeypatch.setattr("ntksap.native.compiler.library", kernels)
+        model = ntksap.models.build("resnet8", input_shape=data.input_shape, num_classes=10, seed=0)
+        masks = ntksap.prune(model, 0.9, "random")
+        with torch.profiler.profile() as profile:
+            (record,) = train(TrainState(model, recipe, masks=masks), data)
+        names = {event.key for event in profile.key_averages()}
+        assert ("_SparseConv" in names) == (kernels is library)
+        assert type(model.conv) is nn.Conv2d
+        losses.append((record.train_loss, record.test_loss))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
