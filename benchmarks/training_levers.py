@@ -1,11 +1,13 @@
 """``python -m benchmarks.training_levers``: CPU seconds of one training step of ResNet-20 under each lever.
 
-One thread, batch 128, float32. The levers take turns; the least of some steps counts. Compilation comes before.
+One thread, batch 128, float32. The levers take turns; the least of some steps counts. Compilation comes before. Kernels
+that touch the kept weights only are for pruned networks: masks of `ntk-sap-analytic` at three sparsities.
 """
 
 import copy
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -16,9 +18,18 @@ import ntksap
 REPEATS = 6
 
 
-def step_of(model: nn.Module, *, channels_last: bool, compiled: bool, fused: bool) -> Callable[[], None]:
+def step_of(
+    model: nn.Module,
+    *,
+    channels_last: bool = False,
+    compiled: bool = False,
+    fused: bool = False,
+    masks: ntksap.Masks | None = None,
+) -> Callable[[], None]:
     """Return one training step on the same batch; the layout, compiler and optimizer are as asked."""
     model = copy.deepcopy(model).train()
+    if masks is not None:
+        masks.attach(model)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(128, 3, 32, 32, generator=generator)
     labels = torch.randint(10, (128,), generator=generator)
@@ -28,10 +39,11 @@ def step_of(model: nn.Module, *, channels_last: bool, compiled: bool, fused: boo
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, fused=fused)
 
     def step() -> None:
-        loss = cross_entropy(forward(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        with ntksap.sparse_kernels(model, masks) if masks is not None else nullcontext():
+            loss = cross_entropy(forward(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
 
     return step
 
@@ -48,6 +60,9 @@ def main() -> None:
         "channels_last, compile, fused SGD": (True, True, True),
     }
     steps = {name: step_of(model, channels_last=c, compiled=m, fused=f) for name, (c, m, f) in levers.items()}
+    for sparsity in (0.8926, 0.956, 0.982):
+        masks = ntksap.prune(model, sparsity, "ntk-sap-analytic", input_shape=(3, 32, 32))
+        steps[f"NCHW, kept weights only, {sparsity:.2%}"] = step_of(model, masks=masks)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()

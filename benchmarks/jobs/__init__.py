@@ -15,6 +15,7 @@ JOBS: dict[str, Callable[[], Job]] = {
     "ntk-sap-analytic-vgg16": analytic.ntk_sap_analytic_vgg16,
     "resnet50-memory": pruning.resnet50_memory,
     "train-resnet20": training.train_resnet20,
+    "infer-resnet20": training.infer_resnet20,
     "ntk-resnet20": kernel.ntk_resnet20,
     "ntk-resnet20-sparse": kernel.ntk_resnet20_sparse,
     "selection": selecting.selection,

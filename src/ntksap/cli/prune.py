@@ -89,7 +89,7 @@ def run_prune(
             show(how.method, "round", state.index, state.rounds, f"density {100 * state.masks.density:.3g} %")
             if state.index == 1 < state.rounds:
                 estimate = (time.perf_counter() - start) * state.rounds
-                stderr.print(f"{state.rounds} rounds will take about {spoken(estimate)}.", highlight=False)
+                stderr.print(f"{state.rounds} rounds will take about {spoken(estimate)}, or less.", highlight=False)
 
         masks = prune(
             module,

@@ -1,13 +1,15 @@
 /* Convolution (NCHW) that touches the kept weights only.
 
    An image is packed into planes: zero padding around it, and with a stride s one plane for each remainder of a
-   place modulo s, so that a kept weight always multiplies a plane shifted by a fixed offset. A plane is walked as if
-   it were one line of rows x pitch numbers: what falls into the padding columns is computed too and never read. Small
-   images are stacked into one plane, so that lines are long enough for vectors.
+   place modulo s, so that a kept weight always multiplies a plane shifted by a fixed offset:
 
-       out[o][p]   = sum over kept weights k of o:      value[k] * planes[where[k] + p]
+       out[o][p]   = sum over kept weights k of o:       value[k] * planes[where[k] + p]
        back[b][p]  = sum over kept weights k of plane b: value[k] * grads[back_where[k] + p]
-       by_value[k] = sum over places p:                  grad[o][p] * planes[where[k] + p]                          */
+       by_value[k] = sum over places p:                  grad[o][p] * planes[where[k] + p]
+
+   Where the width of the result is a multiple of a vector, it is computed in tiles of 8 vectors. Otherwise a plane is
+   walked as if it were one line of rows x pitch numbers: what falls into the padding columns is computed too and never
+   read. Small images of that kind are stacked into one plane, so that lines are long enough.                      */
 
 #ifndef SPARSE_CONV_SHAPE
 #define SPARSE_CONV_SHAPE
@@ -58,6 +60,7 @@ int sparse_plan(const Shape *s, const char *kept, long groups, long high, long w
 #endif
 
 typedef REAL N(vec) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
+typedef REAL N(half) __attribute__((vector_size(16), may_alias));
 #define VEC N(vec)
 #define LANES ((long)(32 / sizeof(REAL)))
 #define AT(p) (*(const VEC *)(p))
@@ -71,9 +74,9 @@ static inline void N(copy)(REAL *restrict to, const REAL *restrict from, long co
 
 static inline REAL N(total)(VEC v)
 {
-    REAL sum = 0;
-    for (int j = 0; j < LANES; j++) sum += v[j];
-    return sum;
+    const N(half) *halves = (const N(half) *)&v, sum = halves[0] + halves[1];
+    if (sizeof(REAL) == 8) return sum[0] + sum[1];
+    return (sum[0] + sum[1]) + (sum[LANES / 4] + sum[LANES / 4 + 1]); /* of 4, which the compiler must not see in double */
 }
 
 /* `width` vectors of one line of the result stay in registers while all its weights pass. */
@@ -107,6 +110,84 @@ static void N(combine)(const REAL *from, REAL *to, long to_size, long length, lo
             else if (width == 3) N(line)(3, from + at, out, where + k, value + k, count);
             else N(line)(1, from + at, out, where + k, value + k, count);
         }
+    }
+}
+
+/* The same for a tile of rows x vecs vectors. */
+static inline __attribute__((always_inline)) void N(tile)(const int rows, const int vecs, const REAL *restrict from,
+                                                          long pitch, REAL *restrict to, long to_pitch,
+                                                          const int *where, const REAL *value, long count)
+{
+    VEC sum[8];
+#pragma GCC unroll 8
+    for (int j = 0; j < rows * vecs; j++) sum[j] = (VEC){0};
+    for (long k = 0; k < count; k++) {
+        const REAL *at = from + where[k];
+        const VEC times = value[k] - (VEC){0};
+#pragma GCC unroll 8
+        for (int j = 0; j < rows * vecs; j++) sum[j] += times * AT(at + j / vecs * pitch + j % vecs * LANES);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < rows * vecs; j++) *(VEC *)(to + j / vecs * to_pitch + j % vecs * LANES) = sum[j];
+}
+
+/* `to` has lines of height x width numbers one after the other. */
+static void N(combine_tiles)(const REAL *from, long pitch, REAL *to, long height, long width, long lines,
+                             const long *first, const int *where, const REAL *value)
+{
+    const long wide = width / LANES, vecs = wide % 8 == 0 ? 8 : wide % 4 == 0 ? 4 : wide % 2 == 0 ? 2 : 1;
+    for (long y = 0, rows; y < height; y += rows) {
+        rows = height - y >= 8 / vecs ? 8 / vecs : 1;
+        for (long x = 0; x < width; x += vecs * LANES)
+            for (long o = 0; o < lines; o++) { /* all lines at one place, while that place is in the cache */
+                const REAL *in = from + y * pitch + x;
+                REAL *out = to + (o * height + y) * width + x;
+                const long k = first[o], count = first[o + 1] - k;
+#define TILE(r, v) N(tile)(r, v, in, pitch, out, width, where + k, value + k, count)
+                if (vecs == 8) TILE(1, 8);
+                else if (vecs == 4 && rows == 2) TILE(2, 4);
+                else if (vecs == 2 && rows == 4) TILE(4, 2);
+                else if (vecs == 1 && rows == 8) TILE(8, 1);
+                else if (vecs == 4) TILE(1, 4);
+                else if (vecs == 2) TILE(1, 2);
+                else TILE(1, 1);
+#undef TILE
+            }
+    }
+}
+
+/* `count` weights of one output at a time share what is loaded of its gradient, (height, width) without padding. */
+static inline __attribute__((always_inline)) void N(dot_rows)(const int count, const REAL *grad, const REAL *planes,
+                                                              long pitch, long height, long width, const int *where,
+                                                              REAL *sums)
+{
+    VEC even[8], odd[8];
+#pragma GCC unroll 8
+    for (int j = 0; j < count; j++) even[j] = odd[j] = (VEC){0};
+    for (long y = 0; y < height; y += 2)
+        for (long x = 0; x < width; x += LANES) {
+            const VEC g = AT(grad + y * width + x);
+#pragma GCC unroll 8
+            for (int j = 0; j < count; j++) even[j] += g * AT(planes + where[j] + y * pitch + x);
+            if (y + 1 == height) continue;
+            const VEC h = AT(grad + (y + 1) * width + x);
+#pragma GCC unroll 8
+            for (int j = 0; j < count; j++) odd[j] += h * AT(planes + where[j] + (y + 1) * pitch + x);
+        }
+#pragma GCC unroll 8
+    for (int j = 0; j < count; j++) sums[j] += N(total)(even[j] + odd[j]);
+}
+
+static void N(dots_rows)(const Shape *s, const REAL *grads, const REAL *planes, const long *first, const int *where,
+                         REAL *sums)
+{
+    const long height = s->out_height, width = s->out_width;
+    for (long o = 0; o < s->outputs; o++) {
+        const REAL *grad = grads + o * height * width;
+        long k = first[o], end = first[o + 1];
+        for (; k + 4 <= end; k += 4) N(dot_rows)(4, grad, planes, s->pitch, height, width, where + k, sums + k);
+        for (; k + 2 <= end; k += 2) N(dot_rows)(2, grad, planes, s->pitch, height, width, where + k, sums + k);
+        for (; k < end; k++) N(dot_rows)(1, grad, planes, s->pitch, height, width, where + k, sums + k);
     }
 }
 
@@ -193,6 +274,11 @@ int N(sparse_conv)(const Shape *s, long images, const REAL *x, REAL *y, const lo
     for (long n = 0; planes && out && n < images; n += s->stack) {
         const long here = images - n < s->stack ? images - n : s->stack;
         N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
+        if (s->out_width % 8 == 0) {
+            N(combine_tiles)(planes, s->pitch, y + n * s->outputs * s->out_height * s->out_width, s->out_height,
+                             s->out_width, s->outputs, first, where, value);
+            continue;
+        }
         N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where, value);
         for (long m = 0; m < here; m++)
             for (long o = 0; o < s->outputs; o++)
@@ -216,19 +302,27 @@ int N(sparse_conv_backward)(const Shape *s, long images, const REAL *x, const RE
     REAL *back = malloc(count * s->plane * sizeof(REAL));
     for (long n = 0; planes && grads && back && n < images; n += s->stack) {
         const long here = images - n < s->stack ? images - n : s->stack;
+        const long at = n * s->outputs * s->out_height * s->out_width;
         if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
         for (long m = 0; m < here; m++)
             for (long o = 0; o < s->outputs; o++)
                 for (long row = 0; row < s->out_height; row++)
                     N(copy)(grads + o * s->grad + s->slack + (m * s->rows + row) * s->pitch,
-                            g + (((n + m) * s->outputs + o) * s->out_height + row) * s->out_width, s->out_width);
+                            g + at + ((m * s->outputs + o) * s->out_height + row) * s->out_width, s->out_width);
         if (by_value) {
             N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
-            N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, by_value);
+            if (s->out_width % 8 == 0) N(dots_rows)(s, g + at, planes, first, where, by_value);
+            else N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, by_value);
         }
-        if (by_x) {
+        if (!by_x) continue;
+        REAL *to = by_x + n * s->channels * s->height * s->width;
+        if (s->stride_y == 1 && s->stride_x == 1 && s->width % 8 == 0 && s->out_width % 8 == 0) {
+            /* the image without its padding */
+            N(combine_tiles)(grads + s->pad_y * s->pitch + s->pad_x, s->pitch, to, s->height, s->width, count,
+                             back_first, back_where, back_value);
+        } else {
             N(combine)(grads, back, s->plane, here * s->rows * s->pitch, count, back_first, back_where, back_value);
-            N(unpack)(s, here, back, by_x + n * s->channels * s->height * s->width);
+            N(unpack)(s, here, back, to);
         }
     }
     const int failed = !planes || !grads || !back;

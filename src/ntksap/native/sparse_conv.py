@@ -15,7 +15,7 @@ DENSE = 0.45
 """The density above which torch's dense convolution is faster; less for small images, see `faster`."""
 
 LINE = 128
-"""Images are stacked until a line has about so many numbers."""
+"""Images whose width is no multiple of a vector are stacked until a line has about so many numbers."""
 
 _FIELDS = (
     "channels height width outputs out_height out_width stride_y stride_x pad_y pad_x rows pitch stack slack plane grad"
@@ -80,9 +80,9 @@ class SparseConv2d(nn.Conv2d):
 
 
 def faster(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> bool:
-    """Whether so few kept weights pay off: of small images, much that is computed lies in the padding."""
+    """Whether so few kept weights pay off: of small odd images, much that is computed lies in the padding."""
     shape = _shape(tuple(kept.shape), _geometry(layer, size))
-    used = shape.out_height * shape.out_width / (shape.rows * shape.pitch)
+    used = 1 if shape.out_width % 8 == 0 else shape.out_height * shape.out_width / (shape.rows * shape.pitch)
     return bool(kept.count_nonzero() <= DENSE * used * kept.numel())
 
 
@@ -112,7 +112,7 @@ def _shape(weight: tuple[int, ...], geometry: Any) -> Shape:
     if channels != groups * per_group or min(out_height, out_width) < 1:
         raise RuntimeError(f"weights of shape {weight} do not fit images of {channels}×{height}×{width}")
     rows, pitch = -(-(height + 2 * pad_y) // stride_y), -(-(width + 2 * pad_x) // stride_x)
-    stack = max(1, LINE // (rows * pitch))
+    stack = 1 if out_width % 8 == 0 else max(1, LINE // (rows * pitch))
     slack = reach_y // stride_y * pitch + reach_x // stride_x
     size = stack * rows * pitch + 16  # vectors reach beyond the end
     return Shape(
