@@ -16,6 +16,10 @@ from ntksap.native.sparse_conv import sparse_conv2d, suits
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
 
 
+def how(layer):
+    return layer.stride, layer.padding, layer.dilation, layer.groups
+
+
 @st.composite
 def cases(draw):
     """(layer, input, mask), of every geometry that fits."""
@@ -46,7 +50,7 @@ def test_values_and_derivatives_are_those_of_the_dense_convolution(case, threads
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        y = sparse_conv2d(x, layer.weight, kept, layer)
+        y = sparse_conv2d(x, layer.weight, kept, *how(layer))
         by_x, by_weight = torch.autograd.grad(y, (x, layer.weight), g)
     finally:
         torch.set_num_threads(before)
@@ -62,7 +66,7 @@ def test_float32_is_as_exact_as_torch(stride):
     kept = torch.rand(layer.weight.shape) < 0.2
     layer.weight.data.mul_(kept)
     x = torch.randn(9, 32, 16, 16, requires_grad=True)
-    y = sparse_conv2d(x, layer.weight, kept, layer)
+    y = sparse_conv2d(x, layer.weight, kept, *how(layer))
     g = torch.randn_like(y)
     found = (y.detach(), *torch.autograd.grad(y, (x, layer.weight), g))
     exact_layer, exact_x = nn.Conv2d(32, 16, 3, stride, 1, bias=False).double(), x.detach().double().requires_grad_()
@@ -79,9 +83,9 @@ def test_a_channels_last_input_and_weight_do_as_well():
     kept = torch.rand(layer.weight.shape) < 0.3
     layer.weight.data.mul_(kept)
     x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
-    y = sparse_conv2d(x, layer.weight, kept, layer)
+    y = sparse_conv2d(x, layer.weight, kept, *how(layer))
     layer.to(memory_format=torch.channels_last)
-    other = sparse_conv2d(x.to(memory_format=torch.channels_last), layer.weight, kept, layer)
+    other = sparse_conv2d(x.to(memory_format=torch.channels_last), layer.weight, kept, *how(layer))
     torch.testing.assert_close(other, y)
     other.sum().backward()
     assert layer.weight.grad.stride() == layer.weight.stride()
@@ -91,16 +95,16 @@ def test_a_mask_that_was_changed_in_place_is_seen():
     layer = nn.Conv2d(1, 1, 1, bias=False)
     nn.init.ones_(layer.weight)
     kept = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
-    assert sparse_conv2d(torch.ones(1, 1, 1, 1), layer.weight, kept, layer).item() == 0
+    assert sparse_conv2d(torch.ones(1, 1, 1, 1), layer.weight, kept).item() == 0
     kept.fill_(True)
-    assert sparse_conv2d(torch.ones(1, 1, 1, 1), layer.weight, kept, layer).item() == 1
+    assert sparse_conv2d(torch.ones(1, 1, 1, 1), layer.weight, kept).item() == 1
 
 
 @pytest.mark.parametrize("size", [(3, 8, 8), (4, 2, 8)])
 def test_images_that_do_not_fit_are_refused(size):
     layer = nn.Conv2d(4, 4, 3, bias=False)
     with pytest.raises(RuntimeError, match="do not fit"):
-        sparse_conv2d(torch.ones(1, *size), layer.weight, torch.ones(4, 4, 3, 3, dtype=torch.bool), layer)
+        sparse_conv2d(torch.ones(1, *size), layer.weight, torch.ones(4, 4, 3, 3, dtype=torch.bool), *how(layer))
 
 
 def test_only_plain_zero_padded_convolutions_with_few_weights_are_taken():

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from ntksap.moments.table import moments_of, rule
 from ntksap.moments.value import Moments, Weight
+from ntksap.native.sparse_conv import conv2d
 
 Bilinear = Callable[[Tensor, Tensor], Tensor]
 
@@ -97,6 +98,8 @@ def _convolution(
     """Exact as to squares with padding, stride and groups; tangents of far positions meet by `cross` alone."""
 
     def convolve(inputs: Tensor, kernel: Tensor) -> Tensor:
+        if function is functional.conv2d and isinstance(weight, Weight):  # the kernel is a mask
+            return conv2d(inputs, kernel, kernel.detach(), *args, **kwargs)
         return function(inputs, kernel, None, *args, **kwargs)
 
     return _layer(convolve, x, weight, bias, channel=-moments_of(weight).like.dim() + 1)

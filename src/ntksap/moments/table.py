@@ -80,12 +80,19 @@ class MomentTensor(Tensor):
                 f"the module's forward pass depends on the values of a tensor ({name}), of which only moments are known"
             )
         plain = name.rstrip("_") if not name.startswith("__") else name
-        opened_args, opened_kwargs = tree_map_only(MomentTensor, lambda x: x.moments, (args, kwargs))
+        opened_args, opened_kwargs = _opened(args, kwargs)
         result = _wrap(_rule_for(plain, func)(*opened_args, **opened_kwargs))
         if (plain != name or func.__name__.startswith("__i")) and isinstance(result, MomentTensor):
             args[0].moments = result.moments  # in place
             return args[0]
         return result
+
+
+def _opened(args: Any, kwargs: Any) -> Any:
+    """Return the arguments with moments in place of the tensors that carry them."""
+    if kwargs or any(isinstance(x, tuple | list | dict) for x in args):
+        return tree_map_only(MomentTensor, lambda x: x.moments, (args, kwargs))
+    return tuple(x.moments if isinstance(x, MomentTensor) else x for x in args), kwargs
 
 
 def moments_of(value: Any) -> Moments:
@@ -140,7 +147,7 @@ def module_rules(module: nn.Module) -> Iterator[None]:
 
     def follow(part: nn.Module, function: Rule) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            opened_args, opened_kwargs = tree_map_only(MomentTensor, lambda x: x.moments, (args, kwargs))
+            opened_args, opened_kwargs = _opened(args, kwargs)
             return _wrap(function(part, *opened_args, **opened_kwargs))
 
         return forward

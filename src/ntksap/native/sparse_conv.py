@@ -1,18 +1,20 @@
 """Convolutions that touch the kept weights only."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ntksap.native.compiler import available, call, shares
 
 DENSE = 0.45
-"""The density above which torch's dense convolution is faster; less for small images, see `faster`."""
+"""The density above which torch's dense convolution is faster; less for small images, see `_faster`."""
 
 LINE = 128
 """Images whose width is no multiple of a vector are stacked until a line has about so many numbers."""
@@ -45,13 +47,43 @@ class Plan:
     back_where: Tensor
 
 
-def sparse_conv2d(x: Tensor, weight: Tensor, kept: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Return the convolution of x (N, C, H, W) with the weights where ``kept`` is True, without the layer's bias.
+Size: TypeAlias = int | Sequence[int]
+
+
+def conv2d(
+    x: Tensor, weight: Tensor, kept: Tensor, stride: Size = 1, padding: Any = 0, dilation: Size = 1, groups: int = 1
+) -> Tensor:
+    """Return torch's convolution without a bias, of the kept weights alone where that can be done and is faster.
+
+    Weights that are not kept must be zero; where only kept ones are touched, their derivatives are 0.
+    """
+    usable = x.dim() == 4 and x.dtype == weight.dtype and not isinstance(padding, str) and available(x, weight)
+    if usable and not transformed(x, weight) and _faster(kept, _geometry(x, stride, padding, dilation, groups)):
+        return sparse_conv2d(x, weight, kept, stride, padding, dilation, groups)
+    return functional.conv2d(x, weight, None, stride, padding, dilation, groups)
+
+
+def sparse_conv2d(
+    x: Tensor, weight: Tensor, kept: Tensor, stride: Size = 1, padding: Size = 0, dilation: Size = 1, groups: int = 1
+) -> Tensor:
+    """Return the convolution of x (N, C, H, W) with the weights where ``kept`` is True.
 
     Differentiable once by x and by the kept weights; the derivative by the others is 0, whatever it would be.
     """
-    y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan(kept, layer, tuple(x.shape)))  # type: ignore[no-untyped-call]
+    plan = _plan(kept, _geometry(x, stride, padding, dilation, groups))
+    y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan)  # type: ignore[no-untyped-call]
     return y
+
+
+class SparseConv2d(nn.Conv2d):
+    """What a convolution becomes for a while, see `ntksap.native.layers`."""
+
+    kept: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) → (N, C', H', W')."""
+        y = conv2d(x, self.weight, self.kept, self.stride, self.padding, self.dilation, self.groups)
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
 
 
 def suits(layer: nn.Conv2d, kept: Tensor) -> bool:
@@ -65,33 +97,19 @@ def suits(layer: nn.Conv2d, kept: Tensor) -> bool:
     )
 
 
-class SparseConv2d(nn.Conv2d):
-    """What a convolution becomes for a while, see `ntksap.native.layers`."""
-
-    kept: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) → (N, C', H', W')."""
-        usable = x.dim() == 4 and x.dtype == self.weight.dtype and available(x, self.weight)
-        if not usable or transformed(x, self.weight) or not faster(self.kept, self, tuple(x.shape)):
-            return super().forward(x)
-        y = sparse_conv2d(x, self.weight, self.kept, self)
-        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
-
-
-def faster(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> bool:
+def _faster(kept: Tensor, geometry: Any) -> bool:
     """Whether so few kept weights pay off: of small odd images, much that is computed lies in the padding."""
-    shape = _shape(tuple(kept.shape), _geometry(layer, size))
+    shape = _shape(tuple(kept.shape), geometry)
     used = 1 if shape.out_width % 8 == 0 else shape.out_height * shape.out_width / (shape.rows * shape.pitch)
     return bool(kept.count_nonzero() <= DENSE * used * kept.numel())
 
 
-def plan(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> Plan:
+def _plan(kept: Tensor, geometry: Any) -> Plan:
     """Return the plan for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
     plans = _plans.setdefault(kept, {})
-    key = (_geometry(layer, size), kept._version)
+    key = (geometry, kept._version)
     if key not in plans:
-        plans[key] = _make(kept.bool().contiguous(), key[0])
+        plans[key] = _make(kept.bool().contiguous(), geometry)
     made: Plan = plans[key]
     return made
 
@@ -99,8 +117,9 @@ def plan(kept: Tensor, layer: nn.Conv2d, size: tuple[int, ...]) -> Plan:
 _plans: Any = WeakIdKeyDictionary()
 
 
-def _geometry(layer: nn.Conv2d, size: tuple[int, ...]) -> Any:
-    return layer.stride, layer.padding, layer.dilation, layer.groups, size[1:]
+def _geometry(x: Tensor, stride: Size, padding: Size, dilation: Size, groups: int) -> Any:
+    pairs = ((size, size) if isinstance(size, int) else tuple(size) for size in (stride, padding, dilation))
+    return *pairs, groups, tuple(x.shape[1:])
 
 
 def _shape(weight: tuple[int, ...], geometry: Any) -> Shape:
