@@ -176,8 +176,8 @@ class Net:
 
     def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, kept: Kept, **norms: Any) -> Tensor:
         tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
-        usable = kept is not None and self.device.type == "cpu" and not self._autocast
-        sparse = sparse_layers(self._skeleton, kept) if usable and kept is not None else {}
+        plain = self.device.type == "cpu" and not self._autocast
+        sparse = sparse_layers(self._skeleton, kept) if plain and kept is not None else {}
         # Kernels for kept weights want the channels first; dense ones are faster with the channels last.
         last = self._channels_last and len(sparse) <= self._convolutions / 2
         # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.

@@ -5,7 +5,7 @@
 
 typedef REAL N(vec2) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
 #define VEC N(vec2)
-#define LANES ((long)(32 / sizeof(REAL)))
+#define LANES ((int64_t)(32 / sizeof(REAL)))
 #define AT(p) (*(const VEC *)(p))
 
 static inline double N(over)(VEC v)
@@ -16,10 +16,10 @@ static inline double N(over)(VEC v)
 }
 
 /* first += sum of a - shift, second += sum of (a - shift) * (b - other) */
-static void N(sums)(const REAL *a, REAL shift, const REAL *b, REAL other, long places, double *first, double *second)
+static void N(sums)(const REAL *a, REAL shift, const REAL *b, REAL other, int64_t places, double *first, double *second)
 {
     VEC one = {0}, two = {0}, three = {0}, four = {0};
-    long p = 0;
+    int64_t p = 0;
     for (; p + 2 * LANES <= places; p += 2 * LANES) {
         const VEC u = AT(a + p) - shift, v = AT(a + p + LANES) - shift;
         one += u;
@@ -36,9 +36,9 @@ static void N(sums)(const REAL *a, REAL shift, const REAL *b, REAL other, long p
 }
 
 /* to = a * x + b * y + c, y may be null */
-static void N(affine)(REAL *to, REAL a, const REAL *x, REAL b, const REAL *y, REAL c, long places)
+static void N(affine)(REAL *to, REAL a, const REAL *x, REAL b, const REAL *y, REAL c, int64_t places)
 {
-    long p = 0;
+    int64_t p = 0;
     for (; p + LANES <= places; p += LANES) {
         VEC v = AT(x + p) * a + c;
         if (y) v += AT(y + p) * b;
@@ -47,13 +47,13 @@ static void N(affine)(REAL *to, REAL a, const REAL *x, REAL b, const REAL *y, RE
     for (; p < places; p++) to[p] = x[p] * a + c + (y ? y[p] * b : 0);
 }
 
-int N(batch_norm)(long images, long channels, long places, long from, long end, const REAL *x, REAL *y,
+int N(batch_norm)(int64_t images, int64_t channels, int64_t places, int64_t from, int64_t end, const REAL *x, REAL *y,
                    const REAL *scale, const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r)
 {
-    for (long c = from; c < end; c++) {
+    for (int64_t c = from; c < end; c++) {
         const REAL start = x[c * places];
         double first = 0, second = 0;
-        for (long n = 0; n < images; n++) {
+        for (int64_t n = 0; n < images; n++) {
             const REAL *plane = x + (n * channels + c) * places;
             N(sums)(plane, start, plane, start, places, &first, &second);
         }
@@ -62,8 +62,8 @@ int N(batch_norm)(long images, long channels, long places, long from, long end, 
         variance[c] = var > 0 || var != var ? var : 0;
         r[c] = 1 / __builtin_sqrt(variance[c] + eps);
         const REAL times = (scale ? scale[c] : 1) * r[c], plus = (shift ? shift[c] : 0) - mean[c] * times;
-        for (long n = 0; y && n < images; n++) { /* without y: statistics only */
-            const long at = (n * channels + c) * places;
+        for (int64_t n = 0; y && n < images; n++) { /* without y: statistics only */
+            const int64_t at = (n * channels + c) * places;
             N(affine)(y + at, times, x + at, 0, 0, plus, places);
         }
     }
@@ -71,21 +71,21 @@ int N(batch_norm)(long images, long channels, long places, long from, long end, 
 }
 
 /* by_x = scale * r * (g - mean(g) - xhat * mean(g * xhat)); by_scale = sum(g * xhat); by_shift = sum(g) */
-int N(batch_norm_backward)(long images, long channels, long places, long from, long end, const REAL *x, const REAL *g,
+int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, int64_t from, int64_t end, const REAL *x, const REAL *g,
                             const REAL *scale, const REAL *mean, const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift)
 {
-    for (long c = from; c < end; c++) {
+    for (int64_t c = from; c < end; c++) {
         double first = 0, second = 0;
-        for (long n = 0; n < images; n++) {
-            const long at = (n * channels + c) * places;
+        for (int64_t n = 0; n < images; n++) {
+            const int64_t at = (n * channels + c) * places;
             N(sums)(g + at, 0, x + at, mean[c], places, &first, &second);
         }
         by_shift[c] = first;
         by_scale[c] = second * r[c];
         const double count = (double)images * places, times = (scale ? scale[c] : 1) * (double)r[c];
         const double slope = -times * by_scale[c] / count * r[c], plus = -times * first / count - slope * mean[c];
-        for (long n = 0; n < images; n++) {
-            const long at = (n * channels + c) * places;
+        for (int64_t n = 0; n < images; n++) {
+            const int64_t at = (n * channels + c) * places;
             N(affine)(by_x + at, times, g + at, slope, x + at, plus, places);
         }
     }

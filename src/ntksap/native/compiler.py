@@ -65,12 +65,16 @@ def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="ntksap-native")
 
 
+if hasattr(os, "register_at_fork"):  # threads do not live on in a forked process
+    os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
 def _argument(value: object) -> object:
     if value is None or isinstance(value, Tensor):
         return ctypes.c_void_p(value.data_ptr() if value is not None else None)
     if isinstance(value, float):
         return ctypes.c_double(value)
-    return ctypes.c_long(value) if isinstance(value, int) else ctypes.byref(value)  # type: ignore[arg-type]
+    return ctypes.c_int64(value) if isinstance(value, int) else ctypes.byref(value)  # type: ignore[arg-type]
 
 
 def _compiled(compiler: str) -> Path:

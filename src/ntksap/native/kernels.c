@@ -1,5 +1,6 @@
 /* Compiled on first use, see compiler.py. Each routine exists in float and in double, and returns 0, or 1 if
    memory ran out. */
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,37 +9,37 @@
 
    Where the width of the result is a multiple of a vector, it is computed in tiles of 8 vectors. Otherwise a plane is
    walked as if it were one line of rows x pitch numbers: what falls into the padding columns is computed too and never
-   read. Small images of that kind are stacked into one plane, so that lines are long enough.                      */
+   read. Small images of that kind are stacked into one plane, so that lines are int64_t enough.                      */
 
 #ifndef SPARSE_CONV_SHAPE
 #define SPARSE_CONV_SHAPE
 typedef struct {
-    long channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x;
-    long rows, pitch; /* of one image in a plane */
-    long stack;       /* images in a plane */
-    long slack;       /* the largest offset of a weight */
-    long plane;       /* numbers from one plane to the next */
-    long grad;        /* numbers from one output's gradient to the next: slack zeros, then a plane */
+    int64_t channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x;
+    int64_t rows, pitch; /* of one image in a plane */
+    int64_t stack;       /* images in a plane */
+    int64_t slack;       /* the largest offset of a weight */
+    int64_t plane;       /* numbers from one plane to the next */
+    int64_t grad;        /* numbers from one output's gradient to the next: slack zeros, then a plane */
 } Shape;
 
 /* Lists the kept weights (outputs, channels / groups, high, wide) by output, and by the plane that they look at. */
-int sparse_plan(const Shape *s, const char *kept, long groups, long high, long wide, long apart_y, long apart_x,
-                 long *index, long *first, int *where, long *back_first, long *order, int *back_where)
+int sparse_plan(const Shape *s, const char *kept, int64_t groups, int64_t high, int64_t wide, int64_t apart_y, int64_t apart_x,
+                 int64_t *index, int64_t *first, int *where, int64_t *back_first, int64_t *order, int *back_where)
 {
-    const long per_group = s->channels / groups, planes = s->channels * s->stride_y * s->stride_x;
+    const int64_t per_group = s->channels / groups, planes = s->channels * s->stride_y * s->stride_x;
     for (int fill = 0; fill < 2; fill++) { /* count for each plane, then put in place */
-        long k = 0, at = 0;
-        for (long o = 0; o < s->outputs; o++) {
+        int64_t k = 0, at = 0;
+        for (int64_t o = 0; o < s->outputs; o++) {
             first[o] = k;
-            for (long i = 0; i < per_group; i++)
-                for (long y = 0; y < high * apart_y; y += apart_y)
-                    for (long x = 0; x < wide * apart_x; x += apart_x, at++) {
+            for (int64_t i = 0; i < per_group; i++)
+                for (int64_t y = 0; y < high * apart_y; y += apart_y)
+                    for (int64_t x = 0; x < wide * apart_x; x += apart_x, at++) {
                         if (!kept[at]) continue;
-                        const long channel = o / (s->outputs / groups) * per_group + i;
-                        const long plane = (channel * s->stride_y + y % s->stride_y) * s->stride_x + x % s->stride_x;
-                        const long offset = y / s->stride_y * s->pitch + x / s->stride_x;
+                        const int64_t channel = o / (s->outputs / groups) * per_group + i;
+                        const int64_t plane = (channel * s->stride_y + y % s->stride_y) * s->stride_x + x % s->stride_x;
+                        const int64_t offset = y / s->stride_y * s->pitch + x / s->stride_x;
                         if (fill) {
-                            const long to = back_first[plane]++;
+                            const int64_t to = back_first[plane]++;
                             index[k] = at;
                             where[k] = plane * s->plane + offset;
                             order[to] = k;
@@ -50,9 +50,9 @@ int sparse_plan(const Shape *s, const char *kept, long groups, long high, long w
         }
         first[s->outputs] = k;
         if (fill) /* each now stands at the start of the next */
-            for (long b = planes; b > 0; b--) back_first[b] = back_first[b - 1];
+            for (int64_t b = planes; b > 0; b--) back_first[b] = back_first[b - 1];
         else
-            for (long b = 0; b < planes; b++) back_first[b + 1] += back_first[b];
+            for (int64_t b = 0; b < planes; b++) back_first[b + 1] += back_first[b];
     }
     back_first[0] = 0;
     return 0;
@@ -62,12 +62,12 @@ int sparse_plan(const Shape *s, const char *kept, long groups, long high, long w
 typedef REAL N(vec) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
 typedef REAL N(half) __attribute__((vector_size(16), may_alias));
 #define VEC N(vec)
-#define LANES ((long)(32 / sizeof(REAL)))
+#define LANES ((int64_t)(32 / sizeof(REAL)))
 #define AT(p) (*(const VEC *)(p))
 
-static inline void N(copy)(REAL *restrict to, const REAL *restrict from, long count)
+static inline void N(copy)(REAL *restrict to, const REAL *restrict from, int64_t count)
 {
-    long j = 0;
+    int64_t j = 0;
     for (; j + LANES <= count; j += LANES) *(VEC *)(to + j) = AT(from + j);
     for (; j < count; j++) to[j] = from[j];
 }
@@ -81,12 +81,12 @@ static inline REAL N(total)(VEC v)
 
 /* `width` vectors of one line of the result stay in registers while all its weights pass. */
 static inline __attribute__((always_inline)) void N(line)(const int width, const REAL *restrict from, REAL *restrict to,
-                                                          const int *where, const REAL *value, long count)
+                                                          const int *where, const REAL *value, int64_t count)
 {
     VEC sum[10];
 #pragma GCC unroll 10
     for (int j = 0; j < width; j++) sum[j] = (VEC){0};
-    for (long k = 0; k < count; k++) {
+    for (int64_t k = 0; k < count; k++) {
         const REAL *at = from + where[k];
         const VEC times = value[k] - (VEC){0};
 #pragma GCC unroll 10
@@ -96,14 +96,14 @@ static inline __attribute__((always_inline)) void N(line)(const int width, const
     for (int j = 0; j < width; j++) *(VEC *)(to + j * LANES) = sum[j];
 }
 
-static void N(combine)(const REAL *from, REAL *to, long to_size, long length, long lines, const long *first,
+static void N(combine)(const REAL *from, REAL *to, int64_t to_size, int64_t length, int64_t lines, const int64_t *first,
                        const int *where, const REAL *value)
 {
-    for (long at = 0, width; at < length; at += width * LANES) {
-        const long left = (length - at + LANES - 1) / LANES;
+    for (int64_t at = 0, width; at < length; at += width * LANES) {
+        const int64_t left = (length - at + LANES - 1) / LANES;
         width = left >= 10 ? 10 : left >= 5 ? 5 : left >= 3 ? 3 : 1;
-        for (long o = 0; o < lines; o++) { /* all lines at one place, while that place is in the cache */
-            const long k = first[o], count = first[o + 1] - k;
+        for (int64_t o = 0; o < lines; o++) { /* all lines at one place, while that place is in the cache */
+            const int64_t k = first[o], count = first[o + 1] - k;
             REAL *out = to + o * to_size + at;
             if (width == 10) N(line)(10, from + at, out, where + k, value + k, count);
             else if (width == 5) N(line)(5, from + at, out, where + k, value + k, count);
@@ -115,13 +115,13 @@ static void N(combine)(const REAL *from, REAL *to, long to_size, long length, lo
 
 /* The same for a tile of rows x vecs vectors. */
 static inline __attribute__((always_inline)) void N(tile)(const int rows, const int vecs, const REAL *restrict from,
-                                                          long pitch, REAL *restrict to, long to_pitch,
-                                                          const int *where, const REAL *value, long count)
+                                                          int64_t pitch, REAL *restrict to, int64_t to_pitch,
+                                                          const int *where, const REAL *value, int64_t count)
 {
     VEC sum[8];
 #pragma GCC unroll 8
     for (int j = 0; j < rows * vecs; j++) sum[j] = (VEC){0};
-    for (long k = 0; k < count; k++) {
+    for (int64_t k = 0; k < count; k++) {
         const REAL *at = from + where[k];
         const VEC times = value[k] - (VEC){0};
 #pragma GCC unroll 8
@@ -132,17 +132,17 @@ static inline __attribute__((always_inline)) void N(tile)(const int rows, const 
 }
 
 /* `to` has lines of height x width numbers one after the other. */
-static void N(combine_tiles)(const REAL *from, long pitch, REAL *to, long height, long width, long lines,
-                             const long *first, const int *where, const REAL *value)
+static void N(combine_tiles)(const REAL *from, int64_t pitch, REAL *to, int64_t height, int64_t width, int64_t lines,
+                             const int64_t *first, const int *where, const REAL *value)
 {
-    const long wide = width / LANES, vecs = wide % 8 == 0 ? 8 : wide % 4 == 0 ? 4 : wide % 2 == 0 ? 2 : 1;
-    for (long y = 0, rows; y < height; y += rows) {
+    const int64_t wide = width / LANES, vecs = wide % 8 == 0 ? 8 : wide % 4 == 0 ? 4 : wide % 2 == 0 ? 2 : 1;
+    for (int64_t y = 0, rows; y < height; y += rows) {
         rows = height - y >= 8 / vecs ? 8 / vecs : 1;
-        for (long x = 0; x < width; x += vecs * LANES)
-            for (long o = 0; o < lines; o++) { /* all lines at one place, while that place is in the cache */
+        for (int64_t x = 0; x < width; x += vecs * LANES)
+            for (int64_t o = 0; o < lines; o++) { /* all lines at one place, while that place is in the cache */
                 const REAL *in = from + y * pitch + x;
                 REAL *out = to + (o * height + y) * width + x;
-                const long k = first[o], count = first[o + 1] - k;
+                const int64_t k = first[o], count = first[o + 1] - k;
 #define TILE(r, v) N(tile)(r, v, in, pitch, out, width, where + k, value + k, count)
                 if (vecs == 8) TILE(1, 8);
                 else if (vecs == 4 && rows == 2) TILE(2, 4);
@@ -158,14 +158,14 @@ static void N(combine_tiles)(const REAL *from, long pitch, REAL *to, long height
 
 /* `count` weights of one output at a time share what is loaded of its gradient, (height, width) without padding. */
 static inline __attribute__((always_inline)) void N(dot_rows)(const int count, const REAL *grad, const REAL *planes,
-                                                              long pitch, long height, long width, const int *where,
+                                                              int64_t pitch, int64_t height, int64_t width, const int *where,
                                                               REAL *sums)
 {
     VEC even[8], odd[8];
 #pragma GCC unroll 8
     for (int j = 0; j < count; j++) even[j] = odd[j] = (VEC){0};
-    for (long y = 0; y < height; y += 2)
-        for (long x = 0; x < width; x += LANES) {
+    for (int64_t y = 0; y < height; y += 2)
+        for (int64_t x = 0; x < width; x += LANES) {
             const VEC g = AT(grad + y * width + x);
 #pragma GCC unroll 8
             for (int j = 0; j < count; j++) even[j] += g * AT(planes + where[j] + y * pitch + x);
@@ -178,13 +178,13 @@ static inline __attribute__((always_inline)) void N(dot_rows)(const int count, c
     for (int j = 0; j < count; j++) sums[j] += N(total)(even[j] + odd[j]);
 }
 
-static void N(dots_rows)(const Shape *s, const REAL *grads, const REAL *planes, const long *first, const int *where,
+static void N(dots_rows)(const Shape *s, const REAL *grads, const REAL *planes, const int64_t *first, const int *where,
                          REAL *sums)
 {
-    const long height = s->out_height, width = s->out_width;
-    for (long o = 0; o < s->outputs; o++) {
+    const int64_t height = s->out_height, width = s->out_width;
+    for (int64_t o = 0; o < s->outputs; o++) {
         const REAL *grad = grads + o * height * width;
-        long k = first[o], end = first[o + 1];
+        int64_t k = first[o], end = first[o + 1];
         for (; k + 4 <= end; k += 4) N(dot_rows)(4, grad, planes, s->pitch, height, width, where + k, sums + k);
         for (; k + 2 <= end; k += 2) N(dot_rows)(2, grad, planes, s->pitch, height, width, where + k, sums + k);
         for (; k < end; k++) N(dot_rows)(1, grad, planes, s->pitch, height, width, where + k, sums + k);
@@ -193,12 +193,12 @@ static void N(dots_rows)(const Shape *s, const REAL *grads, const REAL *planes, 
 
 /* `width` weights of one output at a time share what is loaded of its gradient. */
 static inline __attribute__((always_inline)) void N(dot)(const int width, const REAL *grad, const REAL *planes,
-                                                         long length, const int *where, REAL *sums)
+                                                         int64_t length, const int *where, REAL *sums)
 {
     VEC even[4], odd[4];
 #pragma GCC unroll 4
     for (int j = 0; j < width; j++) even[j] = odd[j] = (VEC){0};
-    for (long p = 0; p < length; p += 2 * LANES) {
+    for (int64_t p = 0; p < length; p += 2 * LANES) {
         const VEC g = AT(grad + p), h = AT(grad + p + LANES);
 #pragma GCC unroll 4
         for (int j = 0; j < width; j++) {
@@ -210,12 +210,12 @@ static inline __attribute__((always_inline)) void N(dot)(const int width, const 
     for (int j = 0; j < width; j++) sums[j] += N(total)(even[j] + odd[j]);
 }
 
-static void N(dots)(const Shape *s, const REAL *grads, const REAL *planes, long length, const long *first,
+static void N(dots)(const Shape *s, const REAL *grads, const REAL *planes, int64_t length, const int64_t *first,
                     const int *where, REAL *sums)
 {
-    for (long o = 0; o < s->outputs; o++) {
+    for (int64_t o = 0; o < s->outputs; o++) {
         const REAL *grad = grads + o * s->grad + s->slack;
-        long k = first[o];
+        int64_t k = first[o];
         for (; k + 4 <= first[o + 1]; k += 4) N(dot)(4, grad, planes, length, where + k, sums + k);
         for (; k < first[o + 1]; k++) N(dot)(1, grad, planes, length, where + k, sums + k);
     }
@@ -226,29 +226,30 @@ static void N(dots)(const Shape *s, const REAL *grads, const REAL *planes, long 
 #define END(size, phase, pad, stride) (((size) + (pad) - (phase) + (stride) - 1) / (stride))
 
 /* One image into planes (channel, remainder of y, remainder of x), or out of them. */
-static inline __attribute__((always_inline)) void N(move)(const Shape *s, const long stride, REAL *planes, REAL *image,
-                                                          const long *first, const int out)
+static inline __attribute__((always_inline)) void N(move)(const Shape *s, const int64_t stride, REAL *planes, REAL *image,
+                                                          const int64_t *first, const int out)
 {
-    for (long line = 0; line < s->channels * s->stride_y; line++)
-        for (long phase = 0; phase < stride; phase++) {
-            const long index = line * stride + phase, channel = line / s->stride_y, rest = line % s->stride_y, shift = phase - s->pad_x;
+    for (int64_t line = 0; line < s->channels * s->stride_y; line++)
+        for (int64_t phase = 0; phase < stride; phase++) {
+            const int64_t index = line * stride + phase, shift = phase - s->pad_x;
+            const int64_t channel = line / s->stride_y, rest = line % s->stride_y;
             if (!out && first[index] == first[index + 1]) continue; /* no weight looks there */
-            const long start = START(phase, s->pad_x, stride), end = END(s->width, phase, s->pad_x, stride);
-            const long bottom = END(s->height, rest, s->pad_y, s->stride_y);
-            for (long Y = START(rest, s->pad_y, s->stride_y); Y < bottom; Y++) {
+            const int64_t start = START(phase, s->pad_x, stride), end = END(s->width, phase, s->pad_x, stride);
+            const int64_t bottom = END(s->height, rest, s->pad_y, s->stride_y);
+            for (int64_t Y = START(rest, s->pad_y, s->stride_y); Y < bottom; Y++) {
                 REAL *plane = planes + index * s->plane + Y * s->pitch;
                 REAL *pixels = image + (channel * s->height + Y * s->stride_y + rest - s->pad_y) * s->width;
                 if (stride == 1 && out) N(copy)(pixels, plane + s->pad_x, s->width);
                 else if (stride == 1) N(copy)(plane + s->pad_x, pixels, s->width);
-                else if (out) for (long X = start; X < end; X++) pixels[X * stride + shift] = plane[X];
-                else for (long X = start; X < end; X++) plane[X] = pixels[X * stride + shift];
+                else if (out) for (int64_t X = start; X < end; X++) pixels[X * stride + shift] = plane[X];
+                else for (int64_t X = start; X < end; X++) plane[X] = pixels[X * stride + shift];
             }
         }
 }
 
-static void N(pack)(const Shape *s, long images, const REAL *x, REAL *planes, const long *back_first)
+static void N(pack)(const Shape *s, int64_t images, const REAL *x, REAL *planes, const int64_t *back_first)
 {
-    for (long n = 0; n < images; n++) {
+    for (int64_t n = 0; n < images; n++) {
         REAL *to = planes + n * s->rows * s->pitch, *from = (REAL *)x + n * s->channels * s->height * s->width;
         if (s->stride_x == 1) N(move)(s, 1, to, from, back_first, 0);
         else if (s->stride_x == 2) N(move)(s, 2, to, from, back_first, 0);
@@ -256,9 +257,9 @@ static void N(pack)(const Shape *s, long images, const REAL *x, REAL *planes, co
     }
 }
 
-static void N(unpack)(const Shape *s, long images, const REAL *planes, REAL *x)
+static void N(unpack)(const Shape *s, int64_t images, const REAL *planes, REAL *x)
 {
-    for (long n = 0; n < images; n++) {
+    for (int64_t n = 0; n < images; n++) {
         REAL *from = (REAL *)planes + n * s->rows * s->pitch, *to = x + n * s->channels * s->height * s->width;
         if (s->stride_x == 1) N(move)(s, 1, from, to, 0, 1);
         else if (s->stride_x == 2) N(move)(s, 2, from, to, 0, 1);
@@ -266,13 +267,13 @@ static void N(unpack)(const Shape *s, long images, const REAL *planes, REAL *x)
     }
 }
 
-int N(sparse_conv)(const Shape *s, long images, const REAL *x, REAL *y, const long *first, const int *where,
-                   const REAL *value, const long *back_first)
+int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const int64_t *first, const int *where,
+                   const REAL *value, const int64_t *back_first)
 {
-    const long count = s->channels * s->stride_y * s->stride_x;
+    const int64_t count = s->channels * s->stride_y * s->stride_x;
     REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *out = malloc(s->outputs * s->plane * sizeof(REAL));
-    for (long n = 0; planes && out && n < images; n += s->stack) {
-        const long here = images - n < s->stack ? images - n : s->stack;
+    for (int64_t n = 0; planes && out && n < images; n += s->stack) {
+        const int64_t here = images - n < s->stack ? images - n : s->stack;
         N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
         if (s->out_width % 8 == 0) {
             N(combine_tiles)(planes, s->pitch, y + n * s->outputs * s->out_height * s->out_width, s->out_height,
@@ -280,9 +281,9 @@ int N(sparse_conv)(const Shape *s, long images, const REAL *x, REAL *y, const lo
             continue;
         }
         N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where, value);
-        for (long m = 0; m < here; m++)
-            for (long o = 0; o < s->outputs; o++)
-                for (long row = 0; row < s->out_height; row++)
+        for (int64_t m = 0; m < here; m++)
+            for (int64_t o = 0; o < s->outputs; o++)
+                for (int64_t row = 0; row < s->out_height; row++)
                     N(copy)(y + (((n + m) * s->outputs + o) * s->out_height + row) * s->out_width,
                             out + o * s->plane + (m * s->rows + row) * s->pitch, s->out_width);
     }
@@ -293,20 +294,20 @@ int N(sparse_conv)(const Shape *s, long images, const REAL *x, REAL *y, const lo
 }
 
 /* by_x or by_value may be null; by_value is added to. */
-int N(sparse_conv_backward)(const Shape *s, long images, const REAL *x, const REAL *g, REAL *by_x, REAL *by_value,
-                            const long *first, const int *where, const long *back_first, const int *back_where,
+int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const REAL *g, REAL *by_x, REAL *by_value,
+                            const int64_t *first, const int *where, const int64_t *back_first, const int *back_where,
                             const REAL *back_value)
 {
-    const long count = s->channels * s->stride_y * s->stride_x;
+    const int64_t count = s->channels * s->stride_y * s->stride_x;
     REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *grads = calloc(s->outputs * s->grad, sizeof(REAL));
     REAL *back = malloc(count * s->plane * sizeof(REAL));
-    for (long n = 0; planes && grads && back && n < images; n += s->stack) {
-        const long here = images - n < s->stack ? images - n : s->stack;
-        const long at = n * s->outputs * s->out_height * s->out_width;
+    for (int64_t n = 0; planes && grads && back && n < images; n += s->stack) {
+        const int64_t here = images - n < s->stack ? images - n : s->stack;
+        const int64_t at = n * s->outputs * s->out_height * s->out_width;
         if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
-        for (long m = 0; m < here; m++)
-            for (long o = 0; o < s->outputs; o++)
-                for (long row = 0; row < s->out_height; row++)
+        for (int64_t m = 0; m < here; m++)
+            for (int64_t o = 0; o < s->outputs; o++)
+                for (int64_t row = 0; row < s->out_height; row++)
                     N(copy)(grads + o * s->grad + s->slack + (m * s->rows + row) * s->pitch,
                             g + at + ((m * s->outputs + o) * s->out_height + row) * s->out_width, s->out_width);
         if (by_value) {

@@ -27,7 +27,7 @@ _FIELDS = (
 class Shape(ctypes.Structure):
     """The structure of the same name in ``sparse_conv.h``."""
 
-    _fields_ = tuple((name, ctypes.c_long) for name in _FIELDS.split())
+    _fields_ = tuple((name, ctypes.c_int64) for name in _FIELDS.split())
 
 
 @dataclass(frozen=True)
