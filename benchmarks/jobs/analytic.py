@@ -29,4 +29,5 @@ def ntk_sap_analytic_vgg16() -> Job:
         lambda: ntksap.prune(model, 0.9, "ntk-sap-analytic", input_shape=CIFAR, rounds=5),
         agreement,
         repeats=2,
+        memory=False,  # minutes more
     )

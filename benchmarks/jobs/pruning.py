@@ -55,6 +55,7 @@ def ntk_sap_vgg16() -> Job:
         lambda: ntksap.prune(model, 0.9, "ntk-sap", input_shape=CIFAR, rounds=5, draws=4, batch=256),
         agreement,
         repeats=2,
+        memory=False,  # minutes more
     )
 
 

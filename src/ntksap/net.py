@@ -198,7 +198,9 @@ class Net:
         layout = torch.channels_last if channels_last else torch.contiguous_format
 
         def laid_out(tensor: Tensor) -> Tensor:
-            return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
+            if tensor.dim() != 4 or torch.overrides.has_torch_function_unary(tensor):  # the latter has its own layout
+                return tensor
+            return tensor.contiguous(memory_format=layout)
 
         args, kwargs = map_tensors(arguments(inputs), laid_out)
         bfloat16 = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)

@@ -69,17 +69,18 @@ def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
         count = sum(tensor.numel() for tensor in net.weights.values())
         draws = [net.draw("moments", index) for index in range(max(2, min(_DRAWS, _NUMBERS // count)))]
         _PARAMETERS[net] = {
-            name: _two(torch.stack([draw[name] for draw in draws]).double(), name in net.prunable)
-            for name in net.weights
+            name: _two([draw[name].cpu() for draw in draws], name in net.prunable) for name in net.weights
         }
     return _PARAMETERS[net]
 
 
-def _two(draws: Tensor, prunable: bool) -> tuple[Tensor, Tensor]:
-    """``draws`` (draws, *shape) of one parameter."""
-    square = draws.square().mean()
+def _two(drawn: list[Tensor], prunable: bool) -> tuple[Tensor, Tensor]:
     if prunable:
+        norms = torch.stack([torch.linalg.vector_norm(one, dtype=torch.float64) for one in drawn])
+        square = norms.square().mean() / drawn[0].numel()
         return square, torch.zeros_like(square)
+    draws = torch.stack(drawn).double()
+    square = draws.square().mean()
     if (draws == draws[0]).all():
         return draws[0].square(), draws[0]
     return square.expand(draws.shape[1:]), draws.mean().expand(draws.shape[1:])

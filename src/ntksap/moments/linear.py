@@ -99,7 +99,7 @@ def _convolution(
 
     def convolve(inputs: Tensor, kernel: Tensor) -> Tensor:
         if function is functional.conv2d and isinstance(weight, Weight):  # the kernel is a mask
-            return conv2d(inputs, kernel, kernel.detach(), *args, **kwargs)
+            return conv2d(inputs, kernel, kernel.detach().bool(), *args, **kwargs)
         return function(inputs, kernel, None, *args, **kwargs)
 
     return _layer(convolve, x, weight, bias, channel=-moments_of(weight).like.dim() + 1)
