@@ -1,4 +1,4 @@
-"""Read the training runs that the page shows, keep their numbers in evidence.json, draw accuracy.png, print the tables.
+"""Read the training runs that the page shows, keep their numbers in evidence.json, draw accuracy.png, write the tables.
 
     python docs/methods/ntk-sap-analytic/evidence.py runs/closed-form
 
@@ -15,6 +15,11 @@ import matplotlib.pyplot as plt
 
 Run = dict[str, Any]
 HERE = Path(__file__).parent
+PAGE = HERE.with_suffix(".md")
+BEGIN, END = (
+    "<!-- tables: python docs/methods/ntk-sap-analytic/evidence.py runs/closed-form -->",
+    "<!-- end of tables -->",
+)
 NAMES = ("ntk-sap-analytic", "ntk-sap", "synflow", "ntk-sap-analytic, shuffled")
 STYLES = dict(zip(NAMES, (("#0072b2", "o-"), ("#444444", "s--"), ("#d55e00", "^--"), ("#56b4e9", "o:")), strict=True))
 
@@ -95,4 +100,5 @@ if __name__ == "__main__":
         store.write_text(json.dumps(collect(Path(sys.argv[1])), indent=1) + "\n")
     measured = json.loads(store.read_text())
     draw(measured)
-    print(tables(measured))
+    before, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{tables(measured)}\n{END}{rest.split(END)[1]}")
