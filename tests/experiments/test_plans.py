@@ -71,6 +71,19 @@ def test_some_numbers_as_the_paper_prints_them():
     assert (resnet50.paper("ntk-sap", 10), resnet50.paper("ntk-sap", 14)) == (68.28, 60.79)
 
 
+def test_times_are_scaled_up_to_the_papers_rounds_and_draws():
+    full = {panel.name: panel for panel in read_plan("pruning-time", "paper").panels}
+    for panel in read_plan("pruning-time", "quick").panels:
+        for small, large in zip(panel.rows, full[panel.name].rows, strict=True):
+            work = [
+                one.times * settings_at(panel, one, 18, 0).rounds * one.options.get("draws", 1)
+                for one in (small, large)
+            ]
+            assert large.times == 1
+            assert work[0] == work[1]
+            assert small.options.get("batch") == large.options.get("batch")
+
+
 def test_the_paper_agrees_with_itself_on_totals():
     """Totals follow from the inference tables by the paper's own counting, so a digit copied wrongly would show."""
     from ntksap.budget import paper_budget

@@ -169,7 +169,7 @@ def test_spectra_during_training(tmp_path, kind):
 def test_time_to_prune_in_seconds_and_epochs(tmp_path):
     body = """
 columns = ["seconds", "epochs"]
-rows = [{ method = "snip" }, { method = "synflow", rounds = 3 }]
+rows = [{ method = "snip" }, { method = "synflow", rounds = 30, quick = { rounds = 3, times = 10 } }]
 [panels.reported]
 "one epoch" = [10.0, 1]
 snip = [1.0, 0.1]
@@ -181,7 +181,9 @@ snip = [1.0, 0.1]
     assert at(found, "snip", "epochs")["ours"] == pytest.approx(snip / epoch)
     assert at(found, "snip", "seconds")["agreement"] == pytest.approx(snip)
     (kept,) = [json.loads(path.read_text()) for path in out.glob("times/*synflow*.json")]
-    assert (kept["timed_rounds"], kept["rounds"]) == (3, 3)
+    assert kept["rounds"] == 3
+    assert at(found, "synflow", "seconds")["ours"] == pytest.approx(10 * kept["seconds"])
+    assert "digits, synflow: 3 rounds timed, times 10." in found["remarks"]
     assert reproduced(plan, out) == found  # measured once
 
 

@@ -1,6 +1,7 @@
 """The figure of multiply-adds against sparsity: ours as lines, the paper's as rings."""
 
 from collections.abc import Sequence
+from math import log10
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -31,7 +32,7 @@ def flops_figure(entries: Sequence[Entry], panel: Panel, title: str) -> Figure:
         above.set_yscale("log")
         above.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         above.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else "")
-        above.set_ylabel(f"multiply-adds × {panel.unit:.0e}".replace("e+0", "e").replace("e+", "e"))
+        above.set_ylabel(f"multiply-adds (×$10^{{{round(log10(panel.unit))}}}$)")
         above.set_title(title, loc="left", fontsize=10)
         below.axhline(1, color="black", linewidth=0.8)
         below.set_ylabel("ours ÷ paper")

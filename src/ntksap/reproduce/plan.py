@@ -30,6 +30,8 @@ class Row:
     rounds: int | None = None
     schedule: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    times: float = 1.0
+    """Of tables of time: how many times the work that is timed the row takes."""
 
     @property
     def name(self) -> str:

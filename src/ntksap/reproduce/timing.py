@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,9 +22,7 @@ from ntksap.training import TrainState, train
 
 EPOCH = "one epoch"
 _STEP = 18
-"""The sparsity that is pruned to; time hardly depends on it, since pruned weights are zeros in dense tensors."""
-_ENOUGH = 20.0
-"""Seconds after which no more rounds are timed."""
+"""The sparsity that is pruned to. Rounds get faster on the way: layers with few kept weights skip the others."""
 
 
 def pruning_time(plan: Plan, bench: Bench, folder: Path) -> Comparison:
@@ -43,9 +40,8 @@ def pruning_time(plan: Plan, bench: Bench, folder: Path) -> Comparison:
             except NtksapError as error:
                 missing.append((panel.name, row.name, str(error)))
                 continue
-            timed, rounds = found["timed_rounds"], found["rounds"]
-            note = "" if timed == rounds else f"{panel.name}, {row.name}: {timed} of {rounds} rounds were timed."
-            entries += _pair(panel, row.name, found["seconds"], epoch, note)
+            note = "" if row.times == 1 else f"{panel.name}, {row.name}: {_timed(row)} timed, times {row.times:g}."
+            entries += _pair(panel, row.name, found * row.times, epoch, note)
     by = "processor time: seconds of one core" if bench.place.device == "cpu" else f"seconds on {bench.place.device}"
     return Comparison(plan, entries, missing, remarks=[f"Measured in {by}."])
 
@@ -81,34 +77,34 @@ def _epoch_seconds(panel: Panel, data: Dataset, bench: Bench, kept: Path) -> flo
     return float(measured["seconds"] / measured["images"] * panel.images)
 
 
-def _prune_seconds(panel: Panel, row: Row, data: Dataset, bench: Bench, kept: Path) -> dict[str, Any]:
-    """Return the time of all rounds, scaled up from those that were timed."""
+def _prune_seconds(panel: Panel, row: Row, data: Dataset, bench: Bench, kept: Path) -> float:
+    """Return the time of pruning with the row's settings."""
     settings = settings_at(panel, row, _STEP, panel.seeds[0])
     file = kept / f"{settings.name}.json"
-    if file.exists():
-        found: dict[str, Any] = json.loads(file.read_text())
-        return found
-    batches = pruning_batches(data, per_class=settings.samples_per_class, batch_size=settings.prune_batch)
-    model, timed, clock = _model(panel), 0, _clock(bench)
-    start = clock()
-    for state in prune_steps(
-        model,
-        settings.sparsity,
-        settings.method,
-        input_shape=panel.input_shape,
-        data=batches,
-        rounds=settings.rounds,
-        schedule=settings.schedule,
-        device=bench.place.device,
-        **settings.options,
-    ):
-        timed = state.index
-        if clock() - start > _ENOUGH:
-            break
-    seconds = (clock() - start) / timed * settings.rounds
-    measured = {"seconds": seconds, "timed_rounds": timed, "rounds": settings.rounds}
-    write_json(file, measured)
-    return measured
+    if not file.exists():
+        batches = pruning_batches(data, per_class=settings.samples_per_class, batch_size=settings.prune_batch)
+        model, clock = _model(panel), _clock(bench)
+        start = clock()
+        for _ in prune_steps(
+            model,
+            settings.sparsity,
+            settings.method,
+            input_shape=panel.input_shape,
+            data=batches,
+            rounds=settings.rounds,
+            schedule=settings.schedule,
+            device=bench.place.device,
+            **settings.options,
+        ):
+            pass
+        write_json(file, {"seconds": clock() - start, "rounds": settings.rounds})
+    return float(json.loads(file.read_text())["seconds"])
+
+
+def _timed(row: Row) -> str:
+    """Return what of a row's work is timed, in words."""
+    inputs = f" with {row.options['draws']} × {row.options['batch']} inputs" if "draws" in row.options else ""
+    return f"{row.rounds} rounds{inputs}"
 
 
 def _clock(bench: Bench) -> Callable[[], float]:
