@@ -108,8 +108,8 @@ def print_budgets(rows: Sequence[Row], training: str) -> None:
     _print_scaled("pruning + training, paper's counting", shares, total)
     stdout.print(
         f"\nThe smallest of a column is bold, the largest blue. –: the paper does not count it. Training: {training}. "
-        "An inference costs so little if zeros are skipped, which the paper supposes of training too. What is evaluated "
-        "here is counted as dense; on a CPU, convolutions that are sparse enough skip zeros and cost less.",
+        "An inference costs so little if zeros are skipped, which the paper supposes of training too. What is "
+        "evaluated here is counted as dense; on a CPU, convolutions that are sparse enough skip zeros and cost less.",
         highlight=False,
     )
 
