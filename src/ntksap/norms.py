@@ -103,9 +103,9 @@ _KEYS = ("running_mean", "running_var")
 
 def _mean_and_variance(layer: _NormBase, x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and unbiased variance of each channel (C,), over batch and places; of InstanceNorm, the average of all."""
-    if isinstance(layer, _BatchNorm) and native_norm.suits(x) and not transformed(x):
+    count = x.numel() // x.shape[1]
+    if isinstance(layer, _BatchNorm) and count > 1 and native_norm.suits(x) and not transformed(x):
         _, mean, var, _ = native_norm.normalised(x, None, None, layer.eps, statistics_only=True)
-        count = x.numel() // x.shape[1]
         return mean, var * (count / (count - 1))
     wide = torch.promote_types(x.dtype, torch.float32)
     mean, var = (torch.zeros(x.shape[1], dtype=wide, device=x.device) for _ in range(2))

@@ -143,3 +143,9 @@ def test_training_uses_the_kernels_and_learns_the_same(monkeypatch):
         assert type(model.conv) is nn.Conv2d
         losses.append((record.train_loss, record.test_loss))
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_one_number_per_channel_has_no_variance_and_torch_says_so():
+    net = ntksap.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        net.observed(net.weights, torch.ones(1, 3))

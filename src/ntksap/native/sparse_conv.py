@@ -100,6 +100,9 @@ def suits(layer: nn.Conv2d, kept: Tensor) -> bool:
 def _faster(kept: Tensor, geometry: Any) -> bool:
     """Whether so few kept weights pay off: of small odd images, much that is computed lies in the padding."""
     shape = _shape(tuple(kept.shape), geometry)
+    planes = shape.channels * shape.stride_y * shape.stride_x * shape.plane
+    if max(planes, shape.outputs * shape.grad) >= 2**31:  # places are listed in 32 bits
+        return False
     used = 1 if shape.out_width % 8 == 0 else shape.out_height * shape.out_width / (shape.rows * shape.pitch)
     return bool(kept.count_nonzero() <= DENSE * used * kept.numel())
 
