@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ntksap.native import norm as native_norm
+from ntksap.native.compiler import available
 
 
 def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -57,6 +58,8 @@ class _Backward(torch.autograd.Function):
         """
         g, x, weight, mean, r = ctx.saved_tensors
         v, shape = vs[0], x.shape
+        if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and available(x, v, g):
+            return *native_norm.second_derivatives(v, g, x, weight, mean, r), None, None, None, None
         order = (0, *range(2, x.dim()), 1)
         v, g, x = (t.permute(order).reshape(-1, shape[1]) for t in (v, g, x))  # (M, C): a view with channels last
         hat = torch.addcmul(-mean * r, x, r)

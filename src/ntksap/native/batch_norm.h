@@ -92,6 +92,92 @@ int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, int
     return 0;
 }
 
+/* The derivatives of sum(v * by_x) by g and by x, the statistics being functions of x: rows (N * places, C), that is
+   channels last. With v-, g- the means, s = mean(v * xhat), c = mean(g * xhat), q = mean(v * g) - v- * g- - s * c:
+   by_g = scale * r * (v - v- - s * xhat)
+   by_x = -scale * r^2 * (c * (v - v-) + s * (g - g-) + (q - 2 * c * s) * xhat)                                       */
+#define BLOCK 64 /* rows whose sums are taken in REAL */
+
+int N(batch_norm_twice)(int64_t rows, int64_t channels, int64_t from, int64_t end, const REAL *v, const REAL *g, const REAL *x,
+                         const REAL *scale, const REAL *mean, const REAL *r, REAL *by_g, REAL *by_x)
+{
+    double *sums = calloc(5 * channels, sizeof(double)), *of_v = sums, *of_g = of_v + channels, *of_vx = of_g + channels;
+    double *of_gx = of_vx + channels, *of_vg = of_gx + channels;
+    REAL *k = calloc(6 * channels, sizeof(REAL));
+    if (!sums || !k) {
+        free(sums);
+        free(k);
+        return 1;
+    }
+    for (int64_t row = 0; row < rows; row += BLOCK) {
+        const int64_t stop = row + BLOCK < rows ? row + BLOCK : rows;
+        int64_t c = from;
+        for (; c + LANES <= end; c += LANES) {
+            const VEC centre = AT(mean + c);
+            VEC one = {0}, two = {0}, three = {0}, four = {0}, five = {0};
+            for (int64_t p = row * channels + c; p < stop * channels; p += channels) {
+                const VEC a = AT(v + p), b = AT(g + p), off = AT(x + p) - centre;
+                one += a;
+                two += b;
+                three += a * off;
+                four += b * off;
+                five += a * b;
+            }
+            for (int j = 0; j < LANES; j++) {
+                of_v[c + j] += one[j];
+                of_g[c + j] += two[j];
+                of_vx[c + j] += three[j];
+                of_gx[c + j] += four[j];
+                of_vg[c + j] += five[j];
+            }
+        }
+        for (; c < end; c++)
+            for (int64_t p = row * channels + c; p < stop * channels; p += channels) {
+                of_v[c] += v[p];
+                of_g[c] += g[p];
+                of_vx[c] += (double)v[p] * (x[p] - mean[c]);
+                of_gx[c] += (double)g[p] * (x[p] - mean[c]);
+                of_vg[c] += (double)v[p] * g[p];
+            }
+    }
+    for (int64_t c = from; c < end; c++) {
+        const double vm = of_v[c] / rows, gm = of_g[c] / rows, vx = of_vx[c] / rows * r[c], gx = of_gx[c] / rows * r[c];
+        const double q = of_vg[c] / rows - vm * gm - vx * gx, times = (scale ? scale[c] : 1) * (double)r[c];
+        k[c] = times;
+        k[channels + c] = -times * vx * r[c];
+        k[2 * channels + c] = -times * r[c] * gx;
+        k[3 * channels + c] = -times * r[c] * vx;
+        k[4 * channels + c] = -times * r[c] * (q - 2 * gx * vx) * r[c];
+        k[5 * channels + c] = times * r[c] * (gx * vm + vx * gm);
+        of_v[c] = vm;
+    }
+    for (int64_t row = 0; row < rows; row += BLOCK) {
+        const int64_t stop = row + BLOCK < rows ? row + BLOCK : rows;
+        int64_t c = from;
+        for (; c + LANES <= end; c += LANES) {
+            const VEC centre = AT(mean + c), k0 = AT(k + c), k1 = AT(k + channels + c), k2 = AT(k + 2 * channels + c);
+            const VEC k3 = AT(k + 3 * channels + c), k4 = AT(k + 4 * channels + c), k5 = AT(k + 5 * channels + c);
+            VEC vm;
+            for (int j = 0; j < LANES; j++) vm[j] = of_v[c + j];
+            for (int64_t p = row * channels + c; p < stop * channels; p += channels) {
+                const VEC a = AT(v + p), b = AT(g + p), off = AT(x + p) - centre;
+                *(VEC *)(by_g + p) = k0 * (a - vm) + k1 * off;
+                *(VEC *)(by_x + p) = k2 * a + k3 * b + k4 * off + k5;
+            }
+        }
+        for (; c < end; c++)
+            for (int64_t p = row * channels + c; p < stop * channels; p += channels) {
+                const REAL off = x[p] - mean[c], vm = of_v[c];
+                by_g[p] = k[c] * (v[p] - vm) + k[channels + c] * off;
+                by_x[p] = k[2 * channels + c] * v[p] + k[3 * channels + c] * g[p] + k[4 * channels + c] * off + k[5 * channels + c];
+            }
+    }
+    free(sums);
+    free(k);
+    return 0;
+}
+
+#undef BLOCK
 #undef VEC
 #undef LANES
 #undef AT

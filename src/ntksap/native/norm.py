@@ -65,6 +65,17 @@ def derivatives(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Te
     return by_x, by_weight, by_bias
 
 
+def second_derivatives(
+    v: Tensor, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the derivatives by g and by x of ⟨v, the derivative by x⟩; x (N, C, H, W), channels last."""
+    v, g = (t.contiguous(memory_format=torch.channels_last) for t in (v, g))
+    by_g, by_x, rows = torch.empty_like(x), torch.empty_like(x), x.numel() // x.shape[1]
+    tasks = [(rows, x.shape[1], a, b, v, g, x, weight, mean, r, by_g, by_x) for a, b in shares(x.shape[1])]
+    call("batch_norm_twice", x.dtype, tasks)
+    return by_g, by_x
+
+
 class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
