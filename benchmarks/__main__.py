@@ -11,6 +11,7 @@ from rich.table import Table
 from benchmarks.harness import SIDES, measure, run_one_side
 from benchmarks.jobs import JOBS
 from ntksap.files import write_json
+from ntksap.machine import keep_memory
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "benchmarks.json"
 
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file; results of other jobs stay in it")
     parser.add_argument("--memory-of", choices=SIDES, help="run this side of one job and print its peak memory in MiB")
     given = parser.parse_args()
+    keep_memory()  # as the command does, for both sides
     if unknown := [name for name in given.jobs if name not in JOBS]:
         parser.error(f"unknown job {unknown[0]!r}; known: {', '.join(JOBS)}")
     if given.repeats is not None and given.repeats < 1:

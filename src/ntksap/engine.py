@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ntksap.errors import NtksapError
+from ntksap.machine import keep_memory
 from ntksap.run_folder import BusyError, OnProgress, Place, Progress, read_result
 from ntksap.runs import run
 from ntksap.settings import Settings
@@ -46,6 +47,7 @@ class Work:
     def carry_out(self, settings: Settings, on_progress: OnProgress) -> dict[str, Any] | str:
         """Return the result of a run, or the text of the error that ended it."""
         torch.set_num_threads(self.threads)
+        keep_memory()
         try:
             deadline = time.monotonic() + self.patience
             while time.monotonic() < deadline:

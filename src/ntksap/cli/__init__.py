@@ -19,6 +19,7 @@ from ntksap.cli.reproduce import run_reproduce
 from ntksap.cli.spectrum import run_spectrum
 from ntksap.cli.train import run_train
 from ntksap.errors import ApproximationWarning, CollapseWarning, NtksapError
+from ntksap.machine import keep_memory
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "methods": show_methods,
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return 0, or 1 after an error, or 130 after Ctrl-C."""
     if "" not in sys.path:  # so that --model package.module:factory finds the user's own code
         sys.path.insert(0, "")
+    keep_memory()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", CollapseWarning)
