@@ -20,7 +20,7 @@ class TwiceConv2d(nn.Conv2d):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         plain = self.padding_mode == "zeros" and not isinstance(self.padding, str) and input.dim() == 4
         if not plain or transformed(input, weight) or torch.is_autocast_enabled(input.device.type):
-            return super()._conv_forward(input, weight, bias)
+            return super()._conv_forward(input, weight, bias)  # type: ignore[no-any-return]
         geometry = (self.stride, self.padding, self.dilation, False, (0, 0), self.groups)
         y: Tensor = _Forward.apply(input, weight, geometry)  # type: ignore[no-untyped-call]
         return y if bias is None else y + bias.view(-1, 1, 1)
@@ -28,7 +28,7 @@ class TwiceConv2d(nn.Conv2d):
 
 @contextmanager
 def cheap_second_derivatives(module: nn.Module) -> Iterator[None]:
-    """Inside the block, what 2d convolutions return can be differentiated twice, faster than torch's, and not thrice."""
+    """Inside the block, results of 2d convolutions can be differentiated twice, faster than torch's, and not thrice."""
     layers = [part for part in module.modules() if type(part) is nn.Conv2d]
     try:
         for layer in layers:

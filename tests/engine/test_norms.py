@@ -137,3 +137,26 @@ def test_batch_norm_and_its_two_derivatives(shape):
     assert torch.autograd.gradcheck(lambda x: batch_norm(x, weight, bias, 1e-3), x)
     assert torch.autograd.gradgradcheck(lambda x: batch_norm(x, weight, bias, 1e-3), x)
     assert torch.autograd.gradgradcheck(lambda x: batch_norm(x, None, None, 1e-3), x)
+
+
+@pytest.mark.parametrize("channels", [3, 8, 11])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_second_derivatives_with_channels_last_are_those_of_torch(channels, dtype):
+    torch.manual_seed(0)
+    x, v = torch.randn(2, 5, channels, 6, 7)  # 210 numbers per channel, in more than one block
+    x = (x * 3 + 20).to(dtype)  # a mean far from 0 must not cancel the rest
+    weight = torch.rand(channels)
+
+    def product(x, weight, norm):
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(norm(x, weight).pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad((slope * v.to(x.dtype)).sum(), x)[0]
+
+    def theirs(x, weight):
+        return nn.functional.batch_norm(x, None, None, weight, training=True, eps=1e-3)
+
+    last = x.contiguous(memory_format=torch.channels_last)
+    found = product(last, weight.to(dtype), lambda x, weight: batch_norm(x, weight, None, 1e-3))
+    expected = product(x.double(), weight.double(), theirs)
+    exact = 1e-9 if dtype == torch.float64 else 1e-4
+    assert float((found - expected).norm() / expected.norm()) < exact
