@@ -21,7 +21,7 @@ def select(
     """Return masks that keep exactly ``kept`` weights: those with the largest scores, ties to the lower index.
 
     Time grows linearly with the number of weights: they are counted, not sorted. Beside scores and masks, memory holds
-    no more than another mask.
+    no more than another mask and, with ``within``, the scores that may be kept once more.
 
     Args:
         scores: {name: scores}, any shapes, finite.

@@ -31,9 +31,11 @@ def nth_largest(values: Sequence[Floats], free: Sequence[Bools | None], count: i
     kind = values[0].dtype
     bits = 8 * kind.itemsize
     upper = 0  # the bits that are known
+    # To find the free values takes longer than to count them, and they are fewer: these are kept for the next pass.
+    found_once = list(_chunks(values, free)) if all(f is not None for f in free) else None
     for shift in range(bits - _DIGIT, -1, -_DIGIT):
         counts = np.zeros(2**_DIGIT, np.int64)
-        for keys in _chunks(values, free):
+        for keys in found_once or _chunks(values, free):
             if shift < bits - _DIGIT:
                 keys = keys[keys >> (shift + _DIGIT) == upper]
             counts += np.bincount((keys >> shift & 2**_DIGIT - 1).astype(np.intp), minlength=2**_DIGIT)
