@@ -14,13 +14,10 @@ from ntksap.masks import Masks
 from ntksap.net import Inputs, Net, Norm, map_tensors
 from ntksap.probe import Probe
 from ntksap.seeds import generator_of
-from ntksap.taps import Taps, derivatives
+from ntksap.taps import Call, Columns, Taps, derivatives
 
 Piece: TypeAlias = tuple[str, Tensor]
 """Columns of J that belong to one weight tensor: its name, and positions in the flattened tensor."""
-
-Place: TypeAlias = tuple[str, slice | Tensor]
-"""The same, positions without a gap as a slice."""
 
 _OUTPUTS_AT_A_TIME = 16
 _TAP_MIB = 64
@@ -132,10 +129,10 @@ class Jacobian:
         """Return these columns of J, made by groups of inputs in ``buffer`` (rows × at least as many columns)."""
         block = buffer[:, : sum(len(p) for _, p in pieces)]
         fill = self._fill_row_by_row if plan.taps is None else self._fill_by_taps
-        places = [(name, _as_slice(positions)) for name, positions in pieces]
+        wanted = {name: Columns.of(positions, self.masks[name].shape) for name, positions in pieces}
         filled = 0
         for group in plan.groups:
-            for rows in fill(block[filled:], places, plan, group):
+            for rows in fill(block[filled:], wanted, plan, group):
                 filled += rows
                 on_input()
         return block
@@ -161,37 +158,42 @@ class Jacobian:
             taps if size else None,
         )
 
-    def _fill_row_by_row(self, block: Tensor, places: list[Place], plan: Plan, group: Inputs) -> Iterator[int]:
+    def _fill_row_by_row(self, block: Tensor, wanted: dict[str, Columns], plan: Plan, group: Inputs) -> Iterator[int]:
         """One reverse pass per row; yields how many rows it wrote."""
-        leaves = [self.weights[name] for name, _ in places]
+        leaves = [self.weights[name] for name in wanted]
         values = self.values(self.weights, group)
         for row, value in zip(block, values, strict=False):
             if value.requires_grad:
                 # Only these leaves are asked for, so that the pass stops at the first of them.
                 gradients = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
-                torch.cat([g.flatten()[p] for g, (_, p) in zip(gradients, places, strict=True)], out=row)
+                parts = zip(gradients, wanted.values(), strict=True)
+                torch.cat([g.flatten()[columns.positions] for g, columns in parts], out=row)
             else:
                 row.zero_()
         yield len(values)
 
-    def _fill_by_taps(self, block: Tensor, places: list[Place], plan: Plan, group: Inputs) -> Iterator[int]:
+    def _fill_by_taps(self, block: Tensor, wanted: dict[str, Columns], plan: Plan, group: Inputs) -> Iterator[int]:
         """A reverse pass per output for all inputs of the group; yields how many rows it wrote."""
         assert plan.taps is not None
-        with plan.taps.listening() as calls:
-            values = self.values(self.weights, group)
-        outputs = values.view(-1, self.rows // self.num_inputs)
-        grid = block[: len(values)].view(*outputs.shape, block.shape[1])
-        names = [name for name, _ in places]
+        outputs, calls = self._tapped(plan.taps, group)
+        grid = block[: outputs.numel()].view(*outputs.shape, block.shape[1])
         for first in range(0, outputs.shape[1], _OUTPUTS_AT_A_TIME):
             some = slice(first, first + _OUTPUTS_AT_A_TIME)
-            for index, found in derivatives(outputs[:, some], calls, names):
+            for index, found in derivatives(outputs[:, some], calls, wanted):
                 column = 0
-                for name, place in places:
+                for name, columns in wanted.items():
+                    place = columns.positions
                     width = place.stop - place.start if isinstance(place, slice) else len(place)
-                    derivative = found[name].flatten(1)[:, place] if name in found else 0
-                    grid[index, some, column : column + width] = derivative
+                    grid[index, some, column : column + width] = found.get(name, 0)
                     column += width
         yield from [outputs.shape[1]] * len(outputs)
+
+    def _tapped(self, taps: Taps, inputs: Inputs) -> tuple[Tensor, list[Call]]:
+        """Return the outputs (n, k) of these inputs and the calls of layers that made them."""
+        weights = {name: weight.detach() for name, weight in self.weights.items()}
+        with taps.listening() as calls:
+            values = self.net(weights, inputs, norm=self.norm, kept=self.masks)
+        return values.view(-1, self.rows // self.num_inputs), calls
 
     def _alone(self, index: int, whole: Tensor) -> bool:
         """Return whether input ``index`` by itself has the outputs that it has among all inputs, ``whole`` (n, k)."""
@@ -210,13 +212,13 @@ class Jacobian:
         mix = torch.randn(k, generator=generator_of("taps")).to(self.net.device, self.net.dtype)
         scalar = self.values(self.weights, part_of(self.inputs, last, count, count)) @ mix
         expected = self.net.gradient(scalar, self.weights)
-        with taps.listening() as calls:
-            values = self.values(self.weights, part_of(self.inputs, first, count, count))
-        outputs = values.view(-1, k) @ mix[:, None]
+        values, calls = self._tapped(taps, part_of(self.inputs, first, count, count))
+        outputs = values @ mix[:, None]
         if any(len(call.entered) != len(outputs) or len(call.left) != len(outputs) for call in calls):
             return 0
-        found = dict(derivatives(outputs, calls, self.net.prunable)).get(last - first, {})
-        wrong = sum(float((found[n][0] - e if n in found else e).square().sum()) for n, e in expected.items())
+        wanted = {name: Columns(slice(0, mask.numel())) for name, mask in self.masks.items()}
+        found = dict(derivatives(outputs, calls, wanted)).get(last - first, {})
+        wrong = sum(float((found[n][0] - e.flatten() if n in found else e).square().sum()) for n, e in expected.items())
         size = sum(float(e.square().sum()) for e in expected.values())
         if not math.sqrt(wrong) <= 10 * math.sqrt(torch.finfo(values.dtype).eps * size):
             return 0
@@ -232,9 +234,3 @@ def part_of(inputs: Inputs, start: int, stop: int, count: int) -> Inputs:
 
     some: Inputs = map_tensors(inputs, part)
     return some
-
-
-def _as_slice(positions: Tensor) -> slice | Tensor:
-    """Return increasing positions as a slice if there is no gap between them, since a slice is copied faster."""
-    first, last = int(positions[0]), int(positions[-1])
-    return slice(first, last + 1) if last - first + 1 == len(positions) else positions

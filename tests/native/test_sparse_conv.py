@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ntksap.native.compiler import library, shares
-from ntksap.native.sparse_conv import sparse_conv2d, suits
+from ntksap.native.sparse_conv import by_kept_weights, sparse_conv2d, suits
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
 
@@ -57,6 +57,21 @@ def test_values_and_derivatives_are_those_of_the_dense_convolution(case, threads
     torch.testing.assert_close(y, expected)
     torch.testing.assert_close(by_x, dense[0])
     torch.testing.assert_close(by_weight, dense[1] * kept)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_rows_of_a_jacobian_by_kept_weights(case):
+    layer, x, kept = case
+    x = x[:1]
+    y = layer(x)
+    g = torch.randn(3, *y.shape[1:], dtype=torch.float64)
+    found = by_kept_weights(x, g, kept, *how(layer))
+    if found is None:  # too many are kept for this geometry
+        return
+    for row, one in zip(found, g, strict=True):
+        (whole,) = torch.autograd.grad(y, layer.weight, one[None], retain_graph=True)
+        torch.testing.assert_close(row, whole[kept])
 
 
 @pytest.mark.parametrize("stride", [1, 2])

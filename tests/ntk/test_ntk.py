@@ -60,6 +60,17 @@ def test_symmetric_and_without_negative_eigenvalues(case):
     assert kernel.eigenvalues.min() > -1e-12 * kernel.eigenvalues.max()
 
 
+def test_a_net_that_is_sparse_enough_for_kernels_of_kept_weights():
+    module = ntksap.models.build("resnet8", input_shape=(3, 16, 16), seed=0).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(3, 3, 16, 16, generator=generator, dtype=torch.float64)
+    masks = {
+        name: torch.rand(mask.shape, generator=generator) < 0.2 for name, mask in Jacobian(module, inputs).masks.items()
+    }
+    kernel = ntk(module, inputs, masks, memory_mib=0.05)  # so little that J is made in several pieces
+    torch.testing.assert_close(kernel.matrix, explicit_ntk(module, inputs, masks), rtol=1e-9, atol=1e-12)
+
+
 def test_rank_is_that_of_the_jacobian_and_at_most_the_number_of_kept_weights():
     module, inputs, masks = setting("residual")
     few = {name: torch.zeros_like(mask) for name, mask in masks.items()}

@@ -75,6 +75,24 @@ def sparse_conv2d(
     return y
 
 
+def by_kept_weights(
+    x: Tensor, g: Tensor, kept: Tensor, stride: Size = 1, padding: Any = 0, dilation: Size = 1, groups: int = 1
+) -> Tensor | None:
+    """Return ∂⟨g_i, x ∗ w⟩/∂w (k, K) by the K kept weights, for one x (1, C, H, W) and each of g (k, C', H', W').
+
+    None where dense kernels are faster or nothing here can be done.
+    """
+    geometry = _geometry(x, stride, padding, dilation, groups)
+    if transformed(x, g) or not available(x, g) or x.dtype != g.dtype or not _faster(kept, geometry):
+        return None
+    plan, x, g = _plan(kept, geometry), x.contiguous(), g.contiguous()
+    found = x.new_zeros(len(g), len(plan.kept))
+    lists = (plan.first, plan.where, plan.back_first, plan.back_where, None)
+    for one, to in zip(g, found, strict=True):
+        call("sparse_conv_backward", x.dtype, [(plan.shape, 1, x, one, None, to, *lists)])
+    return found
+
+
 class SparseConv2d(nn.Conv2d):
     """What a convolution becomes for a while, see `ntksap.native.layers`."""
 
