@@ -36,7 +36,8 @@ def select(
     """
     if scope not in ("global", "layer"):
         raise InputError(f"scope is 'global' or 'layer', not {scope!r}")
-    values = [_ranked(name, tensor) for name, tensor in scores.items()]
+    _check(scores)
+    values = [_ranked(tensor) for tensor in scores.values()]
     free = [None if within is None else _flat(within[name]) for name in scores]
     room = [v.size if f is None else int(np.count_nonzero(f)) for v, f in zip(values, free, strict=True)]
     if not 1 <= kept <= sum(room):
@@ -96,16 +97,21 @@ def _apportion(kept: int, sizes: Sequence[int], least: Sequence[int], most: Sequ
     return [int(s) for s in shares]
 
 
-def _ranked(name: str, scores: Tensor) -> Floats:
+def _check(scores: Mapping[str, Tensor]) -> None:
     # The extremes are NaN or infinite if anything is, and are found in a tenth of the time that isfinite takes.
-    if scores.numel() and not torch.stack(torch.aminmax(scores)).isfinite().all():
-        bad = int((~torch.isfinite(scores)).sum())
-        remedy = (
-            "they overflow float64, so the net is too deep or its weights are too large for this method"
-            if scores.dtype == torch.float64
-            else "pass precision='float64' (--precision float64)"
-        )
-        raise ScoreError(f"layer {name!r}: {bad} of {scores.numel()} scores are NaN or infinite; {remedy}")
+    extremes = [value for tensor in scores.values() if tensor.numel() for value in tensor.aminmax()]
+    if not extremes or torch.stack(extremes).isfinite().all():
+        return
+    name, bad, tensor = next((n, int(b), t) for n, t in scores.items() if (b := (~torch.isfinite(t)).sum()))
+    remedy = (
+        "they overflow float64, so the net is too deep or its weights are too large for this method"
+        if tensor.dtype == torch.float64
+        else "pass precision='float64' (--precision float64)"
+    )
+    raise ScoreError(f"layer {name!r}: {bad} of {tensor.numel()} scores are NaN or infinite; {remedy}")
+
+
+def _ranked(scores: Tensor) -> Floats:
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
     ranked: Floats = scores.detach().to("cpu", wide).contiguous().flatten().numpy()
     return ranked

@@ -32,5 +32,8 @@ def _flow(net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtyp
 def _in_range(scores: Mapping[str, Tensor]) -> bool:
     """Whether every score is 0 or between 10⁻³⁰ and 10³⁰, and not all are 0."""
     every = torch.cat([score.flatten() for score in scores.values()])
-    most = every.max()
-    return bool((every.masked_fill_(every == 0, 1.0).min() >= 1e-30) & (most <= 1e30) & (most > 0))
+    if not 0 < float(every.max()) <= 1e30:
+        return False
+    # As unsigned integers floats from 0 on keep their order, and 0 − 1 is the largest of all: the least above 0.
+    bits = every.cpu().numpy().view(f"u{every.itemsize}") - 1
+    return float((bits.min() + 1).view(f"f{every.itemsize}")) >= 1e-30
