@@ -49,6 +49,17 @@ def test_a_training_step_is_the_same_but_for_rounding():
         torch.testing.assert_close(ours, theirs, msg=name)
 
 
+def test_dense_layers_are_among_them_where_most_layers_are_sparse():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3))
+    dense, sparse = (torch.full((8, 8, 3, 3), value) for value in (True, False))
+    first = torch.ones(8, 3, 3, 3, dtype=torch.bool)
+    assert list(sparse_layers(model, {"1.weight": sparse, "2.weight": sparse})) == [model[1], model[2]]
+    masks = {"0.weight": first, "1.weight": sparse, "2.weight": sparse}
+    assert list(sparse_layers(model, masks)) == [model[0], model[1], model[2]]
+    masks = {"0.weight": first, "1.weight": dense, "2.weight": sparse}
+    assert list(sparse_layers(model, masks)) == [model[2]]
+
+
 def test_the_module_is_as_it_was_afterwards_even_if_its_forward_pass_fails():
     model, masks = sparse_resnet()
     kinds = [type(layer) for layer in model.modules()]

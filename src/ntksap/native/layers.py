@@ -6,14 +6,20 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from ntksap.native.norm import NativeBatchNorm2d
-from ntksap.native.sparse_conv import SparseConv2d, suits
+from ntksap.native.sparse_conv import SparseConv2d, few, suits
 
 
 def sparse_layers(module: nn.Module, kept: Mapping[str, Tensor]) -> dict[nn.Conv2d, Tensor]:
-    """Return the convolutions that are faster with the kept weights alone, and the masks of their weights."""
+    """Return the convolutions that are faster with the kept weights alone, and the masks of their weights.
+
+    If these are most convolutions, images best have their channels first; at that torch's dense kernels are slow, so
+    that all others that have a mask are among them.
+    """
     masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
-    return {layer: masks[id(w)] for layer in layers if id(w := layer.weight) in masks and suits(layer, masks[id(w)])}
+    known = {layer: masks[id(layer.weight)] for layer in layers if id(layer.weight) in masks and suits(layer)}
+    sparse = {layer: mask for layer, mask in known.items() if few(mask)}
+    return known if 2 * len(sparse) > len(layers) else sparse
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ntksap.native.compiler import available, call, shares
 
 DENSE = 0.45
-"""The density above which torch's dense convolution is faster; less for small images, see `_faster`."""
+"""The density above which torch's dense convolution is faster, with channels last; otherwise see `_faster`."""
 
 LINE = 128
 """Images whose width is no multiple of a vector are stacked until a line has about so many numbers."""
@@ -104,24 +104,30 @@ class SparseConv2d(nn.Conv2d):
         return y if self.bias is None else y + self.bias.view(-1, 1, 1)
 
 
-def suits(layer: nn.Conv2d, kept: Tensor) -> bool:
-    """Whether these kernels can do the layer's work, and with so few kept weights faster than dense ones."""
-    return (
-        type(layer) is nn.Conv2d
-        and layer.padding_mode == "zeros"
-        and not isinstance(layer.padding, str)
-        and available(layer.weight)
-        and bool(kept.count_nonzero() <= DENSE * kept.numel())
-    )
+def suits(layer: nn.Conv2d) -> bool:
+    """Whether these kernels can do the layer's work."""
+    plain = type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return plain and available(layer.weight)
+
+
+def few(kept: Tensor) -> bool:
+    """Whether so few weights are kept that these kernels are faster than dense ones of torch at their best."""
+    return bool(kept.count_nonzero() <= DENSE * kept.numel())
 
 
 def _faster(kept: Tensor, geometry: Any) -> bool:
-    """Whether so few kept weights pay off: of small odd images, much that is computed lies in the padding."""
+    """Whether these kernels are faster, for images that have their channels first.
+
+    So they are on wide images, however many weights are kept. Of small odd ones, much that they compute is padding.
+    """
     shape = _shape(tuple(kept.shape), geometry)
     planes = shape.channels * shape.stride_y * shape.stride_x * shape.plane
     if max(planes, shape.outputs * shape.grad) >= 2**31:  # places are listed in 32 bits
         return False
-    used = 1 if shape.out_width % 8 == 0 else shape.out_height * shape.out_width / (shape.rows * shape.pitch)
+    whole = shape.out_width % 8 == 0
+    if whole and shape.out_width >= 16:
+        return True
+    used = 1 if whole else shape.out_height * shape.out_width / (shape.rows * shape.pitch)
     return bool(kept.count_nonzero() <= DENSE * used * kept.numel())
 
 
