@@ -2,14 +2,16 @@
 
 For each seed both sides prune, and a third time the textbook with another seed shows how far chance alone goes. Masks
 are kept in a folder, so that an interrupted run goes on where it was. Compared over the seeds: the mean density of each
-layer, inference multiply-adds, and the distance between the spectra of the neural tangent kernel.
+layer, inference multiply-adds, and the distance between the spectra of the neural tangent kernel. With ``--train``, both
+sides' masks are trained on CIFAR-10 instead, and their test accuracies compared.
 """
 
 import argparse
+import dataclasses
 import json
 import time
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import torch
 
@@ -17,7 +19,12 @@ import ntksap
 from benchmarks import textbook
 from benchmarks.jobs.pruning import CIFAR
 from ntksap import Masks, models
+from ntksap.data import load
+from ntksap.data.base import Dataset
+from ntksap.files import write_json
+from ntksap.recipe import load_recipe
 from ntksap.seeds import generator_of
+from ntksap.training import TrainState, train
 
 CHANCE = 1000
 """Added to the seed of the textbook's second run."""
@@ -63,13 +70,43 @@ def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
     }
 
 
+def accuracy_of(side: str, seed: int, masks: Masks, epochs: int, data: Dataset, file: Path) -> float:
+    """Return the test accuracy of the network after a short training under these masks: read, else computed."""
+    if not file.exists():
+        recipe = dataclasses.replace(load_recipe("quick"), epochs=epochs)
+        state = TrainState(models.build("resnet20", seed=seed), recipe, masks=masks, seed=seed)
+        *_, last = train(state, data)
+        write_json(file, last.top1)
+        print(f"{side}, seed {seed}: {last.top1:.2%}", flush=True)
+    return float(json.loads(file.read_text()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fidelity", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--sparsity", type=float, default=0.982)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("fidelity"), help="where masks are kept")
+    parser.add_argument("--train", type=Path, help="the folder of CIFAR-10: train the masks")
+    parser.add_argument("--epochs", type=int, default=2)
     given = parser.parse_args()
+    if given.train is not None:
+        data = load("cifar10", given.train)
+        ending = f"{given.sparsity}-T{given.rounds}-epochs{given.epochs}"
+        for side in ("textbook", "product"):
+            found = [
+                accuracy_of(
+                    side,
+                    seed,
+                    mask_of(side, seed, given.rounds, given.sparsity, given.folder),
+                    given.epochs,
+                    data,
+                    given.folder / f"{side}-{ending}-seed{seed}.json",
+                )
+                for seed in range(given.seeds)
+            ]
+            print(f"{side}: {fmean(found):.2%} ± {stdev(found):.2%}, {given.seeds} seeds")
+        return
     sides = {
         side: [mask_of(side, seed, given.rounds, given.sparsity, given.folder) for seed in range(given.seeds)]
         for side in ("textbook", "product", "chance")
