@@ -67,7 +67,7 @@ def tables(runs: list[Run]) -> str:
     lines += ["", "| ntk-sap-analytic, 98.20 %, seed 0 | accuracy (%) | multiply-adds (×10⁶) |", "|---|---|---|"]
     alone = [r for r in runs if r["name"] == NAMES[0] and r["sparsity"] == max(sparsities) and r["seed"] == 0]
     for run in sorted(alone, key=lambda r: (not r["noise"], r["rounds"])):
-        label = f"{run['rounds']} rounds" + ("" if run["noise"] else ", no noise")
+        label = f"{run['rounds']} round{'s' * (run['rounds'] > 1)}" + ("" if run["noise"] else ", no noise")
         lines.append(f"| {label} | {100 * run['top1']:.2f} | {run['inference_flops'] / 1e6:.2f} |")
     return "\n".join(lines)
 
