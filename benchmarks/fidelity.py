@@ -47,6 +47,12 @@ def mask_of(side: str, seed: int, rounds: int, sparsity: float, folder: Path) ->
     return Masks.load(file)
 
 
+def multiply_adds(side: list[Masks]) -> list[int]:
+    """Return the multiply-adds of one inference under each of these masks."""
+    model = models.build("resnet20", seed=0)
+    return [ntksap.cost(model, masks, input_shape=CIFAR).sparse for masks in side]
+
+
 def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
     """Return how far two sets of masks, one per seed, are apart."""
     layers = {}
@@ -54,8 +60,7 @@ def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
         mine, theirs = (fmean(int(masks[name].sum()) for masks in side) for side in (first, second))
         if mine > 1000:
             layers[name] = abs(theirs / mine - 1)
-    model = models.build("resnet20", seed=0)
-    cost = [fmean(ntksap.cost(model, masks, input_shape=CIFAR).sparse for masks in side) for side in (first, second)]
+    cost = [fmean(multiply_adds(side)) for side in (first, second)]
     inputs = torch.randn(16, *CIFAR, generator=generator_of("fidelity"))
     distances = []
     for seed, (one, other) in enumerate(zip(first, second)):
@@ -115,6 +120,7 @@ def main() -> None:
         "sparsity": given.sparsity,
         "rounds": given.rounds,
         "seeds": given.seeds,
+        "multiply_adds": {side: multiply_adds(masks) for side, masks in sides.items()},
         "product": compare(sides["textbook"], sides["product"]),
         "chance": compare(sides["textbook"], sides["chance"]),
     }
