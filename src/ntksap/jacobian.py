@@ -193,7 +193,7 @@ class Jacobian:
         weights = {name: weight.detach() for name, weight in self.weights.items()}
         with taps.listening() as calls:
             values = self.net(weights, inputs, norm=self.norm, kept=self.masks)
-        return values.view(-1, self.rows // self.num_inputs), calls
+        return values.reshape(-1, self.rows // self.num_inputs), calls  # an image may have its channels last
 
     def _alone(self, index: int, whole: Tensor) -> bool:
         """Return whether input ``index`` by itself has the outputs that it has among all inputs, ``whole`` (n, k)."""

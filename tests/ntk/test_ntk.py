@@ -71,6 +71,14 @@ def test_a_net_that_is_sparse_enough_for_kernels_of_kept_weights():
     torch.testing.assert_close(kernel.matrix, explicit_ntk(module, inputs, masks), rtol=1e-9, atol=1e-12)
 
 
+def test_a_net_that_returns_images():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3)).double()
+    inputs = torch.randn(3, 2, 6, 6, dtype=torch.float64)
+    masks = Jacobian(module, inputs).masks
+    torch.testing.assert_close(ntk(module, inputs).matrix, explicit_ntk(module, inputs, masks), rtol=1e-9, atol=1e-12)
+
+
 def test_rank_is_that_of_the_jacobian_and_at_most_the_number_of_kept_weights():
     module, inputs, masks = setting("residual")
     few = {name: torch.zeros_like(mask) for name, mask in masks.items()}

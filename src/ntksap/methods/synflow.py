@@ -32,6 +32,7 @@ def _flow(net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtyp
 def _in_range(scores: Mapping[str, Tensor]) -> bool:
     """Whether every score is 0 or between 10⁻³⁰ and 10³⁰, and not all are 0."""
     every = torch.cat([score.flatten() for score in scores.values()])
+    every = every.to(torch.promote_types(every.dtype, torch.float32))  # numpy has no bfloat16
     if not 0 < float(every.max()) <= 1e30:
         return False
     # As unsigned integers floats from 0 on keep their order, and 0 − 1 is the largest of all: the least above 0.
