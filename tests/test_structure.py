@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "ntksap"
 # Lower imports nothing from above. A name covers the file or the whole folder.
 LEVELS = [
     ["errors", "seeds", "files", "machine", "native", "threshold", "toml", "hashing", "sums", "_version"],
-    ["batch_norm", "convolution"],
+    ["batch_norm"],
     ["ranks", "sync_norm"],
     ["layers", "initialisers", "kernels", "models", "moments", "norms", "precision"],
     ["net", "attachment", "sparse_kernels"],

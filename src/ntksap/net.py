@@ -2,13 +2,11 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from ntksap.convolution import cheap_second_derivatives
 from ntksap.errors import InputError
 from ntksap.initialisers import Initialiser, initialiser
 from ntksap.kernels import plain_kernels
@@ -97,20 +95,17 @@ class Net:
         *,
         norm: Norm = "running",
         kept: Kept = None,
-        twice: bool = False,
     ) -> Tensor:
         """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter.
 
         ``kept``: masks of what is not zero in ``weights``. It saves time on what they do not keep: first derivatives by
-        that come out as 0, whatever they would be, and others (second order, forward mode) may not exist.
-        ``twice``: derivatives of second order are wanted, and none of third.
+        that may come out as 0, whatever they would be, and others (second order, forward mode) may not exist.
         """
-        with cheap_second_derivatives(self._skeleton) if twice else nullcontext():
-            if not isinstance(norm, str):
-                return self._forward(weights, inputs, kept, given=norm)
-            if norm not in ("batch", "running"):
-                raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
-            return self._forward(weights, inputs, kept, batch=norm == "batch")
+        if not isinstance(norm, str):
+            return self._forward(weights, inputs, kept, given=norm)
+        if norm not in ("batch", "running"):
+            raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
+        return self._forward(weights, inputs, kept, batch=norm == "batch")
 
     def observed(
         self, weights: Mapping[str, Tensor], inputs: Inputs, *, kept: Kept = None

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ntksap.batch_norm import batch_norm
 from ntksap.native import norm as native_norm
-from ntksap.native.sparse_conv import transformed
+from ntksap.native.compiler import transformed
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 

@@ -13,9 +13,10 @@ from ntksap.native.layers import native_layers, sparse_layers
 def sparse_kernels(module: nn.Module, masks: Mapping[str, Tensor] | None = None) -> Iterator[bool]:
     """Inside the block, convolutions of a pruned module on the CPU multiply by their kept weights only.
 
-    Values and gradients are those of torch but for the last bits. Images are best given with channels first, torch's
-    default layout. The block is given False, and all is as outside it, where this would not be faster or cannot be
-    done: fewer than half of the convolutions are sparse enough, another device, no C compiler, ``torch.compile``.
+    Values and gradients are those of torch but for the last bits. The block is given True where most convolutions do
+    so, and images are best given with channels first, torch's default layout. It is given False where dense kernels
+    are faster (this package's own among them, for which images are best given with channels last) or nothing can be
+    done: another device, no C compiler, ``torch.compile``.
 
     Args:
         module: a module whose pruned weights are zero, to be evaluated or trained inside the block; after it, the
@@ -33,9 +34,9 @@ def sparse_kernels(module: nn.Module, masks: Mapping[str, Tensor] | None = None)
     module = unwrap(module)
     if masks is None:
         masks = {name: weight.detach() != 0 for name, weight in module.named_parameters() if weight.dim() == 4}
-    sparse = {} if compiled else sparse_layers(module, masks)
-    if 2 * len(sparse) <= sum(isinstance(part, nn.Conv2d) for part in module.modules()):
+    if compiled:
         yield False
-    else:
-        with native_layers(module, sparse):
-            yield True
+        return
+    sparse = sparse_layers(module, masks)
+    with native_layers(module, sparse):
+        yield 2 * len(sparse) > sum(isinstance(part, nn.Conv2d) for part in module.modules())

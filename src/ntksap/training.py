@@ -113,14 +113,13 @@ class TrainState:
 
     @contextmanager
     def kernels(self) -> Iterator[None]:
-        """Inside the block, sparse convolutions touch the kept weights only, where that is faster."""
-        plain = self.device.type == "cpu" and self.recipe.precision == "fp32" and not self.recipe.compile
-        if self.masks is None or not plain:
+        """Inside the block, layers use the faster kernels of this package, and touch their kept weights only."""
+        if self.device.type != "cpu" or self.recipe.precision != "fp32" or self.recipe.compile:
             yield
             return
-        with sparse_kernels(self.model, self.masks) as used:
-            # These kernels have the channels first; the dense ones, which the recipe's layout is for, are few here.
-            self._channels_last = self.recipe.channels_last and not used
+        with sparse_kernels(self.model, self.masks or {}) as most:
+            # Kernels of kept weights want the channels first; the recipe's layout is for dense ones, of which few are left.
+            self._channels_last = self.recipe.channels_last and not most
             try:
                 yield
             finally:

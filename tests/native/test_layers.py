@@ -9,12 +9,15 @@ from torch import nn
 import ntksap
 from ntksap.data import load
 from ntksap.native.compiler import library
+from ntksap.native.convolution import PlainConv2d
 from ntksap.native.layers import native_layers, sparse_layers
 from ntksap.native.norm import normalised
 from ntksap.recipe import Recipe
 from ntksap.training import TrainState, train
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
 def sparse_resnet(density=0.1):
@@ -44,7 +47,8 @@ def test_a_training_step_is_the_same_but_for_rounding():
     with native_layers(twin, sparse_layers(twin, masks)):
         found = gradients(twin, x)
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient * masks.get(name, 1), rtol=1e-6, atol=1e-9)
+        mask = masks.get(name, 1)
+        torch.testing.assert_close(found[name] * mask, gradient * mask, rtol=1e-6, atol=1e-9)
     for (name, ours), theirs in zip(twin.named_buffers(), model.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, msg=name)
 
@@ -85,8 +89,31 @@ def test_running_statistics_move_as_torch_moves_them(momentum):
         torch.testing.assert_close(one, other)
 
 
-def test_variance_survives_a_large_mean():
-    x = torch.randn(8, 2, 30, 30) + 3000
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("channels", "threads"), [(3, 1), (8, 2), (21, 3)])
+def test_batch_norm_and_its_derivatives_are_those_of_torch(layout, channels, threads):
+    torch.manual_seed(0)
+    x = (torch.randn(5, channels, 7, 6, dtype=torch.float64) * 3 + 1).to(memory_format=layout).requires_grad_()
+    norm, g, before = nn.BatchNorm2d(channels).double().train(), torch.randn(x.shape).double(), torch.get_num_threads()
+    nn.init.normal_(norm.weight)
+    expected = norm(x)
+    derivatives = torch.autograd.grad(expected, (x, norm.weight, norm.bias), g)
+    try:
+        torch.set_num_threads(threads)
+        with native_layers(norm, {}):
+            y = norm(x)
+            assert "_BatchNorm" in repr(y.grad_fn)
+            found = torch.autograd.grad(y, (x, norm.weight, norm.bias), g)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(y, expected)
+    for ours, theirs in zip(found, derivatives, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_variance_survives_a_large_mean(layout):
+    x = (torch.randn(8, 2, 30, 30) + 3000).to(memory_format=layout)
     _, mean, variance, _ = normalised(x, None, None, 1e-5)
     torch.testing.assert_close(mean.double(), x.double().mean((0, 2, 3)))
     torch.testing.assert_close(variance.double(), x.double().var((0, 2, 3), unbiased=False), rtol=1e-4, atol=0)
@@ -129,11 +156,13 @@ def test_a_pruned_model_gives_the_same_output_inside_the_block():
             assert used
 
 
-def test_a_dense_or_compiled_model_is_left_alone():
+def test_a_dense_model_has_dense_kernels_and_a_compiled_one_is_left_alone():
     model, masks = sparse_resnet()
     dense = ntksap.models.build("resnet20", seed=0)
     with ntksap.sparse_kernels(dense) as used:
         assert not used
+        assert type(dense.conv) is PlainConv2d
+    assert type(dense.conv) is nn.Conv2d
     with ntksap.sparse_kernels(torch.compile(model), masks) as used:
         assert not used
         assert type(model.conv) is nn.Conv2d

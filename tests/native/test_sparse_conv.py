@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ntksap.native.compiler import library, shares
+from ntksap.native.compiler import library
 from ntksap.native.sparse_conv import by_kept_weights, sparse_conv2d, suits
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
@@ -131,16 +131,6 @@ def test_only_plain_zero_padded_convolutions_are_taken():
     assert not suits(nn.Conv2d(4, 4, 3, padding="same"))
     assert not suits(nn.Conv2d(4, 4, 3).bfloat16())
     assert not suits(Own(4, 4, 3))
-
-
-def test_shares_are_equal_and_none_is_empty():
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        assert shares(10) == [(0, 3), (3, 6), (6, 10)]
-        assert shares(2) == [(0, 1), (1, 2)]
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("setting", [{"NTKSAP_NATIVE": "0"}, {"CC": "no-such-compiler"}, {"CC": "false"}])

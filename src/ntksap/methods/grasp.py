@@ -27,7 +27,7 @@ def grasp(
 
     def gradient(batch: Batch, *, create_graph: bool = False) -> dict[str, Tensor]:
         inputs, labels = batch
-        loss = net.loss(net(leaves, inputs, norm="batch", twice=create_graph) / temperature, labels)
+        loss = net.loss(net(leaves, inputs, norm="batch") / temperature, labels)
         return net.gradient(loss, leaves, create_graph=create_graph)
 
     def hessian_product(slope: Mapping[str, Tensor], flow: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ def prospr(
         leaves = {**weights, **{name: weights[name].detach().requires_grad_() for name in names}}
         wanted = [leaves[name] for name in names]
         inputs, labels = batch
-        output = net(leaves, inputs, norm="batch", twice=along is not None)
+        output = net(leaves, inputs, norm="batch")
         slope = torch.autograd.grad(
             net.loss(output, labels) / len(output), wanted, create_graph=along is not None, materialize_grads=True
         )

@@ -1,4 +1,4 @@
-/* BatchNorm (N, C, places) by the statistics of the batch, channels first to last; one call takes some channels.
+/* BatchNorm (N, C, places) by the statistics of the batch, channels first.
 
    y = (x - mean) * scale * r + shift, r = 1 / sqrt(variance + eps). Sums run over one plane in REAL, over planes in
    double, and from the channel's first number, so that a large mean does not cancel the variance.                  */
@@ -47,10 +47,11 @@ static void N(affine)(REAL *to, REAL a, const REAL *x, REAL b, const REAL *y, RE
     for (; p < places; p++) to[p] = x[p] * a + c + (y ? y[p] * b : 0);
 }
 
-int N(batch_norm)(int64_t images, int64_t channels, int64_t places, int64_t from, int64_t end, const REAL *x, REAL *y,
-                   const REAL *scale, const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r)
+int N(batch_norm)(int64_t images, int64_t channels, int64_t places, const REAL *x, REAL *y, const REAL *scale,
+                  const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r, int64_t threads)
 {
-    for (int64_t c = from; c < end; c++) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t c = 0; c < channels; c++) {
         const REAL start = x[c * places];
         double first = 0, second = 0;
         for (int64_t n = 0; n < images; n++) {
@@ -71,10 +72,12 @@ int N(batch_norm)(int64_t images, int64_t channels, int64_t places, int64_t from
 }
 
 /* by_x = scale * r * (g - mean(g) - xhat * mean(g * xhat)); by_scale = sum(g * xhat); by_shift = sum(g) */
-int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, int64_t from, int64_t end, const REAL *x, const REAL *g,
-                            const REAL *scale, const REAL *mean, const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift)
+int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, const REAL *x, const REAL *g,
+                           const REAL *scale, const REAL *mean, const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift,
+                           int64_t threads)
 {
-    for (int64_t c = from; c < end; c++) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t c = 0; c < channels; c++) {
         double first = 0, second = 0;
         for (int64_t n = 0; n < images; n++) {
             const int64_t at = (n * channels + c) * places;
@@ -92,23 +95,128 @@ int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, int
     return 0;
 }
 
+/* The same for rows (N * places, C), that is channels last: each thread takes some rows, and sums are put together in
+   double. What sums to and from a block of rows:                                                                     */
+#define BLOCK 64 /* rows whose sums are taken in REAL */
+
+/* first += sum of a - shift, second += sum of (a - shift) * (b - other), for each channel */
+static void N(sums_last)(const REAL *a, const REAL *shift, const REAL *b, const REAL *other, int64_t rows, int64_t channels,
+                         double *first, double *second)
+{
+    for (int64_t row = 0; row < rows; row += BLOCK) {
+        const int64_t stop = (row + BLOCK < rows ? row + BLOCK : rows) * channels;
+        int64_t c = 0;
+        for (; c + LANES <= channels; c += LANES) {
+            const VEC u = shift ? AT(shift + c) : (VEC){0}, v = AT(other + c);
+            VEC one = {0}, two = {0};
+            for (int64_t p = row * channels + c; p < stop; p += channels) {
+                const VEC off = AT(a + p) - u;
+                one += off;
+                two += off * (AT(b + p) - v);
+            }
+            for (int j = 0; j < LANES; j++) {
+                first[c + j] += one[j];
+                second[c + j] += two[j];
+            }
+        }
+        for (; c < channels; c++)
+            for (int64_t p = row * channels + c; p < stop; p += channels) {
+                const REAL off = a[p] - (shift ? shift[c] : 0);
+                first[c] += off;
+                second[c] += (double)off * (b[p] - other[c]);
+            }
+    }
+}
+
+/* Sums over all rows, by the threads together: sums (2, channels) of sums_last. Needs space (threads, 2, channels). */
+static void N(all_sums_last)(const REAL *a, const REAL *shift, const REAL *b, const REAL *other, int64_t rows, int64_t channels,
+                             double *sums, double *space, int64_t threads)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t part = 0; part < threads; part++) {
+        const int64_t from = rows * part / threads, to = rows * (part + 1) / threads;
+        double *mine = space + 2 * part * channels;
+        memset(mine, 0, 2 * channels * sizeof(double));
+        N(sums_last)(a + from * channels, shift, b + from * channels, other, to - from, channels, mine, mine + channels);
+    }
+    memcpy(sums, space, 2 * channels * sizeof(double));
+    for (int64_t part = 1; part < threads; part++)
+        for (int64_t c = 0; c < 2 * channels; c++) sums[c] += space[2 * part * channels + c];
+}
+
+/* to = a * x + b * y + c with a, b, c (channels); y may be null */
+static void N(affine_last)(REAL *to, const REAL *a, const REAL *x, const REAL *b, const REAL *y, const REAL *c, int64_t rows,
+                           int64_t channels, int64_t threads)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t k = 0, p = row * channels;
+        for (; k + LANES <= channels; k += LANES) {
+            VEC v = AT(x + p + k) * AT(a + k) + AT(c + k);
+            if (y) v += AT(y + p + k) * AT(b + k);
+            *(VEC *)(to + p + k) = v;
+        }
+        for (; k < channels; k++) to[p + k] = x[p + k] * a[k] + c[k] + (y ? y[p + k] * b[k] : 0);
+    }
+}
+
+int N(batch_norm_last)(int64_t rows, int64_t channels, const REAL *x, REAL *y, const REAL *scale, const REAL *shift, double eps,
+                       REAL *mean, REAL *variance, REAL *r, int64_t threads)
+{
+    double *sums = malloc(2 * (threads + 1) * channels * sizeof(double));
+    REAL *k = malloc(2 * channels * sizeof(REAL));
+    const int failed = !sums || !k;
+    if (!failed) {
+        N(all_sums_last)(x, x, x, x, rows, channels, sums, sums + 2 * channels, threads); /* from the first row */
+        for (int64_t c = 0; c < channels; c++) {
+            const double off = sums[c] / rows, var = sums[channels + c] / rows - off * off;
+            mean[c] = x[c] + off;
+            variance[c] = var > 0 || var != var ? var : 0;
+            r[c] = 1 / __builtin_sqrt(variance[c] + eps);
+            k[c] = (scale ? scale[c] : 1) * r[c];
+            k[channels + c] = (shift ? shift[c] : 0) - mean[c] * k[c];
+        }
+        if (y) N(affine_last)(y, k, x, 0, 0, k + channels, rows, channels, threads);
+    }
+    free(sums);
+    free(k);
+    return failed;
+}
+
+int N(batch_norm_last_backward)(int64_t rows, int64_t channels, const REAL *x, const REAL *g, const REAL *scale, const REAL *mean,
+                                const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift, int64_t threads)
+{
+    double *sums = malloc(2 * (threads + 1) * channels * sizeof(double));
+    REAL *k = malloc(3 * channels * sizeof(REAL));
+    const int failed = !sums || !k;
+    if (!failed) {
+        N(all_sums_last)(g, 0, x, mean, rows, channels, sums, sums + 2 * channels, threads);
+        for (int64_t c = 0; c < channels; c++) {
+            const double times = (scale ? scale[c] : 1) * (double)r[c];
+            by_shift[c] = sums[c];
+            by_scale[c] = sums[channels + c] * r[c];
+            const double slope = -times * by_scale[c] / rows * r[c];
+            k[c] = times;
+            k[channels + c] = slope;
+            k[2 * channels + c] = -times * sums[c] / rows - slope * mean[c];
+        }
+        N(affine_last)(by_x, k, g, k + channels, x, k + 2 * channels, rows, channels, threads);
+    }
+    free(sums);
+    free(k);
+    return failed;
+}
+
 /* The derivatives of sum(v * by_x) by g and by x, the statistics being functions of x: rows (N * places, C), that is
    channels last. With v-, g- the means, s = mean(v * xhat), c = mean(g * xhat), q = mean(v * g) - v- * g- - s * c:
    by_g = scale * r * (v - v- - s * xhat)
    by_x = -scale * r^2 * (c * (v - v-) + s * (g - g-) + (q - 2 * c * s) * xhat)                                       */
-#define BLOCK 64 /* rows whose sums are taken in REAL */
-
-int N(batch_norm_twice)(int64_t rows, int64_t channels, int64_t from, int64_t end, const REAL *v, const REAL *g, const REAL *x,
-                         const REAL *scale, const REAL *mean, const REAL *r, REAL *by_g, REAL *by_x)
+/* The channels from `from` to `end`; sums (5, channels) are zero, k (6, channels) is space. */
+static void N(twice)(int64_t rows, int64_t channels, int64_t from, int64_t end, const REAL *v, const REAL *g, const REAL *x,
+                     const REAL *scale, const REAL *mean, const REAL *r, REAL *by_g, REAL *by_x, double *sums, REAL *k)
 {
-    double *sums = calloc(5 * channels, sizeof(double)), *of_v = sums, *of_g = of_v + channels, *of_vx = of_g + channels;
+    double *of_v = sums, *of_g = of_v + channels, *of_vx = of_g + channels;
     double *of_gx = of_vx + channels, *of_vg = of_gx + channels;
-    REAL *k = calloc(6 * channels, sizeof(REAL));
-    if (!sums || !k) {
-        free(sums);
-        free(k);
-        return 1;
-    }
     for (int64_t row = 0; row < rows; row += BLOCK) {
         const int64_t stop = row + BLOCK < rows ? row + BLOCK : rows;
         int64_t c = from;
@@ -172,9 +280,23 @@ int N(batch_norm_twice)(int64_t rows, int64_t channels, int64_t from, int64_t en
                 by_x[p] = k[2 * channels + c] * v[p] + k[3 * channels + c] * g[p] + k[4 * channels + c] * off + k[5 * channels + c];
             }
     }
+}
+
+int N(batch_norm_twice)(int64_t rows, int64_t channels, const REAL *v, const REAL *g, const REAL *x, const REAL *scale,
+                        const REAL *mean, const REAL *r, REAL *by_g, REAL *by_x, int64_t threads)
+{
+    double *sums = calloc(5 * channels, sizeof(double));
+    REAL *k = calloc(6 * channels, sizeof(REAL));
+    const int64_t vectors = (channels + LANES - 1) / LANES;
+    const int failed = !sums || !k;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t part = 0; part < threads; part++) { /* whole vectors for each */
+        const int64_t from = vectors * part / threads * LANES, to = vectors * (part + 1) / threads * LANES;
+        if (!failed) N(twice)(rows, channels, from, to < channels ? to : channels, v, g, x, scale, mean, r, by_g, by_x, sums, k);
+    }
     free(sums);
     free(k);
-    return 0;
+    return failed;
 }
 
 #undef BLOCK

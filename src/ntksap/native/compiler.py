@@ -3,25 +3,20 @@
 import ctypes
 import functools
 import hashlib
-import itertools
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-SOURCES = ("kernels.c", "sparse_conv.h", "batch_norm.h")
+SOURCES = ("kernels.c", "sparse_conv.h", "batch_norm.h", "winograd.h")
 TUNED: tuple[list[str], ...] = (["-march=native"], ["-mcpu=native"], [])  # the first that the compiler knows
 
 _SUFFIXES = {torch.float32: "_float", torch.float64: "_double", None: ""}
-
-Task = tuple[object, ...]
 
 
 @functools.cache
@@ -39,34 +34,29 @@ def library() -> ctypes.CDLL | None:
 
 
 def available(*tensors: Tensor) -> bool:
-    """Whether the kernels can work on these tensors."""
+    """Whether the kernels can work on these tensors, and nobody is watching what torch does with them."""
     usable = all(t.device.type == "cpu" and t.dtype in (torch.float32, torch.float64) for t in tensors)
-    return usable and library() is not None
+    return usable and library() is not None and not torch._C._len_torch_dispatch_stack()
 
 
-def call(name: str, dtype: torch.dtype | None, tasks: Sequence[Task]) -> None:
-    """Call a kernel once per task, all at the same time; a task is its arguments: tensors, numbers, structures."""
-    kernel = getattr(library(), name + _SUFFIXES[dtype])
-    calls: list[Callable[[], object]] = [functools.partial(kernel, *map(_argument, task)) for task in tasks]
-    failed = [calls[0]()] if len(calls) == 1 else list(_threads(len(calls)).map(lambda one: one(), calls))
-    if any(failed):
+def transformed(*tensors: Tensor) -> bool:
+    """Whether a tensor has rules of its own, or is inside a transformation of torch.func or forward mode."""
+    return torch.overrides.has_torch_function(tensors) or any(
+        torch._C._functorch.is_functorch_wrapped_tensor(t)
+        or torch.autograd.forward_ad.unpack_dual(t).tangent is not None
+        for t in tensors
+    )
+
+
+def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:
+    """Call a kernel; its arguments are tensors, numbers and structures."""
+    if getattr(library(), name + _SUFFIXES[dtype])(*map(_argument, arguments)):
         raise torch.OutOfMemoryError(f"can't allocate memory for {name}")
 
 
-def shares(count: int) -> list[tuple[int, int]]:
-    """Return (start, end) for each of torch's threads: ``count`` things in equal shares, none of them empty."""
-    threads = max(1, min(torch.get_num_threads(), count))
-    cuts = [count * index // threads for index in range(threads + 1)]
-    return list(itertools.pairwise(cuts))
-
-
-@functools.cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="ntksap-native")
-
-
-if hasattr(os, "register_at_fork"):  # threads do not live on in a forked process
-    os.register_at_fork(after_in_child=_threads.cache_clear)
+def threads() -> int:
+    """Return how many threads share the work of a kernel: as many as torch uses."""
+    return torch.get_num_threads()
 
 
 def _argument(value: object) -> object:
@@ -94,12 +84,15 @@ def _compiled(compiler: str) -> Path:
                 compiler,
                 "-O3",
                 *tuned,
+                "-fopenmp",
                 "-std=gnu11",
                 "-shared",
                 "-fPIC",
                 "-o",
                 str(made),
                 str(here / SOURCES[0]),
+                "-Wl,--as-needed",
+                *map(str, (Path(torch.__file__).parent / "lib").glob("libgomp*")),
             ]
             if subprocess.run(command, capture_output=True, timeout=120).returncode == 0:
                 os.replace(made, path)  # at once, as other processes may be looking

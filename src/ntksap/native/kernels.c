@@ -1,18 +1,33 @@
 /* Compiled on first use, see compiler.py. Each routine exists in float and in double, and returns 0, or 1 if
-   memory ran out. */
+   memory ran out. Work is shared by threads of OpenMP, the same that torch uses. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#define THREAD omp_get_thread_num()
+#else
+#define THREAD 0
+#endif
 
 #define JOIN_(name, type) name##_##type
 #define JOIN(name, type) JOIN_(name, type)
 #define N(name) JOIN(name, REAL)
 
+#ifdef __AVX512F__
+#define BYTES 64 /* of a vector */
+#else
+#define BYTES 32
+#endif
+
 #define REAL float
 #include "sparse_conv.h"
 #include "batch_norm.h"
+#include "winograd.h"
 #undef REAL
 
 #define REAL double
 #include "sparse_conv.h"
 #include "batch_norm.h"
+#include "winograd.h"

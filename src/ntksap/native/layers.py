@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from ntksap.native.convolution import PlainConv2d
 from ntksap.native.norm import NativeBatchNorm2d
 from ntksap.native.sparse_conv import SparseConv2d, few, suits
 
@@ -18,27 +19,42 @@ def sparse_layers(module: nn.Module, kept: Mapping[str, Tensor]) -> dict[nn.Conv
     masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     known = {layer: masks[id(layer.weight)] for layer in layers if id(layer.weight) in masks and suits(layer)}
-    sparse = {layer: mask for layer, mask in known.items() if few(mask)}
+    sparse = {layer: mask for layer, mask in known.items() if few(layer, mask)}
     return known if 2 * len(sparse) > len(layers) else sparse
 
 
 @contextmanager
 def native_layers(module: nn.Module, sparse: Mapping[nn.Conv2d, Tensor]) -> Iterator[None]:
-    """Inside the block, these convolutions touch only what their masks keep, and BatchNorm2d has a kernel of its own.
+    """Inside the block, these convolutions touch only what their masks keep; others, and BatchNorm2d, are faster too.
 
-    The weights that the masks do not keep must be zero; they get zero gradients. Derivatives of second order do not
-    exist inside. Numbers agree with torch's but for the last bits.
+    The weights that the masks do not keep must be zero; their gradients may come out as zero. Sparse convolutions and
+    BatchNorm2d have no derivatives of second order inside, other convolutions have cheap ones of every order, by the
+    transformations of torch.func and in forward mode torch's own. Numbers agree with torch's but for the last bits.
     """
-    norms = [layer for layer in module.modules() if type(layer) is nn.BatchNorm2d]
+    classes: dict[nn.Module, type[nn.Module]] = {}
+    for layer in module.modules():
+        if type(layer) is nn.BatchNorm2d:
+            classes[layer] = NativeBatchNorm2d
+        elif type(layer) is nn.Conv2d:
+            classes[layer] = SparseConv2d if layer in sparse else PlainConv2d
+    with _become(classes):
+        try:
+            for layer, mask in sparse.items():
+                layer.kept = mask
+            yield
+        finally:
+            for layer in sparse:
+                del layer.kept
+
+
+@contextmanager
+def _become(classes: Mapping[nn.Module, type[nn.Module]]) -> Iterator[None]:
+    """Inside the block, each of these modules is of another class."""
+    before = {module: type(module) for module in classes}
     try:
-        for layer, mask in sparse.items():
-            layer.__class__, layer.kept = SparseConv2d, mask
-        for norm in norms:
-            norm.__class__ = NativeBatchNorm2d
+        for module, other in classes.items():
+            module.__class__ = other
         yield
     finally:
-        for layer in sparse:
-            layer.__class__ = nn.Conv2d
-            del layer.kept
-        for norm in norms:
-            norm.__class__ = nn.BatchNorm2d
+        for module, own in before.items():
+            module.__class__ = own

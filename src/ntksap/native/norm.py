@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ntksap.native.compiler import available, call, shares
-from ntksap.native.sparse_conv import transformed
+from ntksap.native.compiler import available, call, threads, transformed
 
 
 class NativeBatchNorm2d(nn.BatchNorm2d):
@@ -34,12 +33,12 @@ class NativeBatchNorm2d(nn.BatchNorm2d):
 
 
 def suits(x: Tensor) -> bool:
-    """Whether the kernels can work on x: with channels first, where torch's own are slow."""
-    return x.is_contiguous() and available(x)
+    """Whether the kernels can work on x (N, C, …)."""
+    return (x.is_contiguous() or _last(x)) and available(x)
 
 
 def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return γ·(x − μ)·r + β, r = 1/√(σ² + eps), of x (N, C, …), channels first; and μ (C,), σ² (C,), as constants."""
+    """Return γ·(x − μ)·r + β, r = 1/√(σ² + eps), of x (N, C, …); and μ (C,), σ² (C,), as constants."""
     y, mean, variance = _BatchNorm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
     return y, mean, variance
 
@@ -51,17 +50,18 @@ def normalised(
     y = x if statistics_only else torch.empty_like(x)
     mean, variance, r = (x.new_empty(x.shape[1]) for _ in range(3))
     to = None if statistics_only else y
-    tasks = [(*_sizes(x), a, b, x, to, weight, bias, eps, mean, variance, r) for a, b in shares(x.shape[1])]
-    call("batch_norm", x.dtype, tasks)
+    name, sizes = _kernel("batch_norm", x)
+    call(name, x.dtype, *sizes, x, to, weight, bias, eps, mean, variance, r, threads())
     return y, mean, variance, r
 
 
 def derivatives(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the derivatives by x, γ and β, given that by y."""
-    g, by_x = g.contiguous(), torch.empty_like(x)
+    layout = torch.contiguous_format if x.is_contiguous() else torch.channels_last
+    g, by_x = g.contiguous(memory_format=layout), torch.empty_like(x)
     by_weight, by_bias = x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
-    tasks = [(*_sizes(x), a, b, x, g, weight, mean, r, by_x, by_weight, by_bias) for a, b in shares(x.shape[1])]
-    call("batch_norm_backward", x.dtype, tasks)
+    name, sizes = _kernel("batch_norm", x)
+    call(name + "_backward", x.dtype, *sizes, x, g, weight, mean, r, by_x, by_weight, by_bias, threads())
     return by_x, by_weight, by_bias
 
 
@@ -71,8 +71,7 @@ def second_derivatives(
     """Return the derivatives by g and by x of ⟨v, the derivative by x⟩; x (N, C, H, W), channels last."""
     v, g = (t.contiguous(memory_format=torch.channels_last) for t in (v, g))
     by_g, by_x, rows = torch.empty_like(x), torch.empty_like(x), x.numel() // x.shape[1]
-    tasks = [(rows, x.shape[1], a, b, v, g, x, weight, mean, r, by_g, by_x) for a, b in shares(x.shape[1])]
-    call("batch_norm_twice", x.dtype, tasks)
+    call("batch_norm_twice", x.dtype, rows, x.shape[1], v, g, x, weight, mean, r, by_g, by_x, threads())
     return by_g, by_x
 
 
@@ -91,5 +90,12 @@ class _BatchNorm(torch.autograd.Function):
         return *(one if wanted else None for one, wanted in zip(found, ctx.needs_input_grad, strict=False)), None
 
 
-def _sizes(x: Tensor) -> tuple[int, int, int]:
-    return len(x), x.shape[1], x[0, 0].numel()
+def _kernel(name: str, x: Tensor) -> tuple[str, tuple[int, ...]]:
+    """Return the name of the kernel for the layout of x, and the sizes that it is given."""
+    if x.is_contiguous():
+        return name, (len(x), x.shape[1], x[0, 0].numel())
+    return name + "_last", (x.numel() // x.shape[1], x.shape[1])
+
+
+def _last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)

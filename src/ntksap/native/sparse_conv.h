@@ -268,68 +268,82 @@ static void N(unpack)(const Shape *s, int64_t images, const REAL *planes, REAL *
 }
 
 int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const int64_t *first, const int *where,
-                   const REAL *value, const int64_t *back_first)
+                   const REAL *value, const int64_t *back_first, int64_t threads)
 {
     const int64_t count = s->channels * s->stride_y * s->stride_x;
-    REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *out = malloc(s->outputs * s->plane * sizeof(REAL));
-    for (int64_t n = 0; planes && out && n < images; n += s->stack) {
-        const int64_t here = images - n < s->stack ? images - n : s->stack;
-        N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
-        if (s->out_width % 8 == 0) {
-            N(combine_tiles)(planes, s->pitch, y + n * s->outputs * s->out_height * s->out_width, s->out_height,
-                             s->out_width, s->outputs, first, where, value);
-            continue;
+    int failed = 0;
+#pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
+    {
+        REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *out = malloc(s->outputs * s->plane * sizeof(REAL));
+        failed = !planes || !out;
+#pragma omp for schedule(static)
+        for (int64_t n = 0; n < images; n += s->stack) {
+            if (failed) continue;
+            const int64_t here = images - n < s->stack ? images - n : s->stack;
+            N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
+            if (s->out_width % 8 == 0) {
+                N(combine_tiles)(planes, s->pitch, y + n * s->outputs * s->out_height * s->out_width, s->out_height,
+                                 s->out_width, s->outputs, first, where, value);
+                continue;
+            }
+            N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where,
+                       value);
+            for (int64_t m = 0; m < here; m++)
+                for (int64_t o = 0; o < s->outputs; o++)
+                    for (int64_t row = 0; row < s->out_height; row++)
+                        N(copy)(y + (((n + m) * s->outputs + o) * s->out_height + row) * s->out_width,
+                                out + o * s->plane + (m * s->rows + row) * s->pitch, s->out_width);
         }
-        N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where, value);
-        for (int64_t m = 0; m < here; m++)
-            for (int64_t o = 0; o < s->outputs; o++)
-                for (int64_t row = 0; row < s->out_height; row++)
-                    N(copy)(y + (((n + m) * s->outputs + o) * s->out_height + row) * s->out_width,
-                            out + o * s->plane + (m * s->rows + row) * s->pitch, s->out_width);
+        free(planes);
+        free(out);
     }
-    const int failed = !planes || !out;
-    free(planes);
-    free(out);
     return failed;
 }
 
-/* by_x or by_value may be null; by_value is added to. */
+/* by_x or by_value may be null; by_value (threads, kept weights) is added to, by each thread in its own line. */
 int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const REAL *g, REAL *by_x, REAL *by_value,
                             const int64_t *first, const int *where, const int64_t *back_first, const int *back_where,
-                            const REAL *back_value)
+                            const REAL *back_value, int64_t threads)
 {
     const int64_t count = s->channels * s->stride_y * s->stride_x;
-    REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *grads = calloc(s->outputs * s->grad, sizeof(REAL));
-    REAL *back = malloc(count * s->plane * sizeof(REAL));
-    for (int64_t n = 0; planes && grads && back && n < images; n += s->stack) {
-        const int64_t here = images - n < s->stack ? images - n : s->stack;
-        const int64_t at = n * s->outputs * s->out_height * s->out_width;
-        if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
-        for (int64_t m = 0; m < here; m++)
-            for (int64_t o = 0; o < s->outputs; o++)
-                for (int64_t row = 0; row < s->out_height; row++)
-                    N(copy)(grads + o * s->grad + s->slack + (m * s->rows + row) * s->pitch,
-                            g + at + ((m * s->outputs + o) * s->out_height + row) * s->out_width, s->out_width);
-        if (by_value) {
-            N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
-            if (s->out_width % 8 == 0) N(dots_rows)(s, g + at, planes, first, where, by_value);
-            else N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, by_value);
+    int failed = 0;
+#pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
+    {
+        REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *grads = calloc(s->outputs * s->grad, sizeof(REAL));
+        REAL *back = malloc(count * s->plane * sizeof(REAL));
+        failed = !planes || !grads || !back;
+#pragma omp for schedule(static)
+        for (int64_t n = 0; n < images; n += s->stack) {
+            if (failed) continue;
+            const int64_t here = images - n < s->stack ? images - n : s->stack;
+            const int64_t at = n * s->outputs * s->out_height * s->out_width;
+            if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
+            for (int64_t m = 0; m < here; m++)
+                for (int64_t o = 0; o < s->outputs; o++)
+                    for (int64_t row = 0; row < s->out_height; row++)
+                        N(copy)(grads + o * s->grad + s->slack + (m * s->rows + row) * s->pitch,
+                                g + at + ((m * s->outputs + o) * s->out_height + row) * s->out_width, s->out_width);
+            if (by_value) {
+                REAL *sums = by_value + THREAD * first[s->outputs];
+                N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
+                if (s->out_width % 8 == 0) N(dots_rows)(s, g + at, planes, first, where, sums);
+                else N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, sums);
+            }
+            if (!by_x) continue;
+            REAL *to = by_x + n * s->channels * s->height * s->width;
+            if (s->stride_y == 1 && s->stride_x == 1 && s->width % 8 == 0 && s->out_width % 8 == 0) {
+                /* the image without its padding */
+                N(combine_tiles)(grads + s->pad_y * s->pitch + s->pad_x, s->pitch, to, s->height, s->width, count,
+                                 back_first, back_where, back_value);
+            } else {
+                N(combine)(grads, back, s->plane, here * s->rows * s->pitch, count, back_first, back_where, back_value);
+                N(unpack)(s, here, back, to);
+            }
         }
-        if (!by_x) continue;
-        REAL *to = by_x + n * s->channels * s->height * s->width;
-        if (s->stride_y == 1 && s->stride_x == 1 && s->width % 8 == 0 && s->out_width % 8 == 0) {
-            /* the image without its padding */
-            N(combine_tiles)(grads + s->pad_y * s->pitch + s->pad_x, s->pitch, to, s->height, s->width, count,
-                             back_first, back_where, back_value);
-        } else {
-            N(combine)(grads, back, s->plane, here * s->rows * s->pitch, count, back_first, back_where, back_value);
-            N(unpack)(s, here, back, to);
-        }
+        free(planes);
+        free(grads);
+        free(back);
     }
-    const int failed = !planes || !grads || !back;
-    free(planes);
-    free(grads);
-    free(back);
     return failed;
 }
 

@@ -11,10 +11,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ntksap.native.compiler import available, call, shares
+from ntksap.native import convolution, winograd
+from ntksap.native.compiler import available, call, threads, transformed
+from ntksap.native.convolution import Geometry
 
 DENSE = 0.45
-"""The density above which torch's dense convolution is faster, with channels last; otherwise see `_faster`."""
+"""The density above which torch's dense convolution is faster."""
 
 LINE = 128
 """Images whose width is no multiple of a vector are stacked until a line has about so many numbers."""
@@ -58,9 +60,14 @@ def conv2d(
     Weights that are not kept must be zero; where only kept ones are touched, their derivatives are 0.
     """
     usable = x.dim() == 4 and x.dtype == weight.dtype and not isinstance(padding, str) and available(x, weight)
-    if usable and not transformed(x, weight) and _faster(kept, _geometry(x, stride, padding, dilation, groups)):
-        return sparse_conv2d(x, weight, kept, stride, padding, dilation, groups)
-    return functional.conv2d(x, weight, None, stride, padding, dilation, groups)
+    if not usable or transformed(x, weight):
+        return functional.conv2d(x, weight, None, stride, padding, dilation, groups)
+    how = _geometry(stride, padding, dilation, groups)
+    if _faster(x, kept, how, winograd.fits(weight, how)):
+        return sparse_conv2d(x, weight, kept, *how)
+    if winograd.fits(weight, how):
+        return convolution.conv2d(x.contiguous(memory_format=torch.channels_last), weight, how).contiguous()
+    return functional.conv2d(x, weight, None, *how)
 
 
 def sparse_conv2d(
@@ -70,7 +77,7 @@ def sparse_conv2d(
 
     Differentiable once by x and by the kept weights; the derivative by the others is 0, whatever it would be.
     """
-    plan = _plan(kept, _geometry(x, stride, padding, dilation, groups))
+    plan = _plan(x, kept, _geometry(stride, padding, dilation, groups))
     y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan)  # type: ignore[no-untyped-call]
     return y
 
@@ -82,14 +89,14 @@ def by_kept_weights(
 
     None where dense kernels are faster or nothing here can be done.
     """
-    geometry = _geometry(x, stride, padding, dilation, groups)
-    if transformed(x, g) or not available(x, g) or x.dtype != g.dtype or not _faster(kept, geometry):
+    how = _geometry(stride, padding, dilation, groups)
+    if transformed(x, g) or not available(x, g) or x.dtype != g.dtype or not _faster(x, kept, how):
         return None
-    plan, x, g = _plan(kept, geometry), x.contiguous(), g.contiguous()
+    plan, x, g = _plan(x, kept, how), x.contiguous(), g.contiguous()
     found = x.new_zeros(len(g), len(plan.kept))
     lists = (plan.first, plan.where, plan.back_first, plan.back_where, None)
     for one, to in zip(g, found, strict=True):
-        call("sparse_conv_backward", x.dtype, [(plan.shape, 1, x, one, None, to, *lists)])
+        call("sparse_conv_backward", x.dtype, plan.shape, 1, x, one, None, to, *lists, 1)
     return found
 
 
@@ -110,35 +117,38 @@ def suits(layer: nn.Conv2d) -> bool:
     return plain and available(layer.weight)
 
 
-def few(kept: Tensor) -> bool:
-    """Whether so few weights are kept that these kernels are faster than dense ones of torch at their best."""
-    return bool(kept.count_nonzero() <= DENSE * kept.numel())
+def few(layer: nn.Conv2d, kept: Tensor) -> bool:
+    """Whether so few weights are kept that these kernels are faster than dense ones with channels last."""
+    limit = max(0.12, 6 / layer.in_channels) if winograd.fits(layer.weight, convolution.geometry(layer)) else DENSE
+    return bool(kept.count_nonzero() <= limit * kept.numel())
 
 
-def _faster(kept: Tensor, geometry: Any) -> bool:
-    """Whether these kernels are faster, for images that have their channels first.
+def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool:
+    """Whether these kernels are faster, for images that have their channels first; measured.
 
-    Torch's dense ones are slow at that on wide images of few channels. Of small odd images, much is padding here.
+    Torch's dense ones are slow at that on wide images of few channels; a rival is `ntksap.native.winograd`, which has
+    the channels last. Of small odd images, much is padding here.
     """
-    shape = _shape(tuple(kept.shape), geometry)
+    shape = _shape(tuple(x.shape[1:]), tuple(kept.shape), how)
     planes = shape.channels * shape.stride_y * shape.stride_x * shape.plane
     if max(planes, shape.outputs * shape.grad) >= 2**31:  # places are listed in 32 bits
         return False
-    if shape.out_width % 16 == 0:
-        pays_off = max(1.0, (128 / shape.channels) ** 0.5)  # measured: at any density with 16 channels
-    elif shape.out_width % 8 == 0:
-        pays_off = 1.0
-    else:
-        pays_off = shape.out_height * shape.out_width / (shape.rows * shape.pitch)
-    return bool(kept.count_nonzero() <= DENSE * pays_off * kept.numel())
+    limit = DENSE
+    if rival:
+        limit = max(0.2, 10 / shape.channels)
+    elif shape.out_width % 16 == 0:
+        limit = DENSE * max(1.0, (128 / shape.channels) ** 0.5)  # at any density with 16 channels
+    if shape.out_width % 8 != 0:
+        limit *= shape.out_height * shape.out_width / (shape.rows * shape.pitch)
+    return bool(kept.count_nonzero() <= limit * kept.numel())
 
 
-def _plan(kept: Tensor, geometry: Any) -> Plan:
+def _plan(x: Tensor, kept: Tensor, how: Geometry) -> Plan:
     """Return the plan for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
-    plans = _plans.setdefault(kept, {})
-    key = (geometry, kept._version)
+    plans, size = _plans.setdefault(kept, {}), tuple(x.shape[1:])
+    key = (how, size, kept._version)
     if key not in plans:
-        plans[key] = _make(kept.bool().contiguous(), geometry)
+        plans[key] = _make(size, kept.bool().contiguous(), how)
     made: Plan = plans[key]
     return made
 
@@ -146,14 +156,14 @@ def _plan(kept: Tensor, geometry: Any) -> Plan:
 _plans: Any = WeakIdKeyDictionary()
 
 
-def _geometry(x: Tensor, stride: Size, padding: Size, dilation: Size, groups: int) -> Any:
-    pairs = ((size, size) if isinstance(size, int) else tuple(size) for size in (stride, padding, dilation))
-    return *pairs, groups, tuple(x.shape[1:])
+def _geometry(stride: Size, padding: Size, dilation: Size, groups: int) -> Geometry:
+    pairs = [(size, size) if isinstance(size, int) else tuple(size) for size in (stride, padding, dilation)]
+    return Geometry(pairs[0], pairs[1], pairs[2], groups)
 
 
-def _shape(weight: tuple[int, ...], geometry: Any) -> Shape:
-    (stride_y, stride_x), (pad_y, pad_x), (apart_y, apart_x), groups, (channels, height, width) = geometry
-    outputs, per_group, high, wide = weight
+def _shape(size: tuple[int, ...], weight: tuple[int, ...], how: Geometry) -> Shape:
+    (stride_y, stride_x), (pad_y, pad_x), (apart_y, apart_x), groups = how
+    (channels, height, width), (outputs, per_group, high, wide) = size, weight
     reach_y, reach_x = (high - 1) * apart_y, (wide - 1) * apart_x
     out_height = (height + 2 * pad_y - reach_y - 1) // stride_y + 1
     out_width = (width + 2 * pad_x - reach_x - 1) // stride_x + 1
@@ -169,24 +179,15 @@ def _shape(weight: tuple[int, ...], geometry: Any) -> Shape:
     )  # fmt: skip
 
 
-def _make(kept: Tensor, geometry: Any) -> Plan:
-    shape, count = _shape(tuple(kept.shape), geometry), int(kept.count_nonzero())
+def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Plan:
+    shape, count = _shape(size, tuple(kept.shape), how), int(kept.count_nonzero())
     planes = shape.channels * shape.stride_y * shape.stride_x
     index, order = torch.empty(2, count, dtype=torch.long)
     where, back_where = torch.empty(2, count, dtype=torch.int32)
     first, back_first = torch.empty(shape.outputs + 1, dtype=torch.long), torch.zeros(planes + 1, dtype=torch.long)
-    numbers = (geometry[3], *kept.shape[2:], *geometry[2])
-    call("sparse_plan", None, [(shape, kept, *numbers, index, first, where, back_first, order, back_where)])
+    numbers = (how.groups, *kept.shape[2:], *how.dilation)
+    call("sparse_plan", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
     return Plan(shape, index, order, first, where, back_first, back_where)
-
-
-def transformed(*tensors: Tensor) -> bool:
-    """Whether a tensor has rules of its own, or is inside a transformation of torch.func or forward mode."""
-    return torch.overrides.has_torch_function(tensors) or any(
-        torch._C._functorch.is_functorch_wrapped_tensor(t)
-        or torch.autograd.forward_ad.unpack_dual(t).tangent is not None
-        for t in tensors
-    )
 
 
 class _SparseConv(torch.autograd.Function):
@@ -197,25 +198,18 @@ class _SparseConv(torch.autograd.Function):
         shape, values = plan.shape, weight.detach().flatten()[plan.kept]
         y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
         lists = (plan.first, plan.where, values, plan.back_first)
-        call("sparse_conv", x.dtype, [(shape, b - a, x[a:], y[a:], *lists) for a, b in shares(len(x))])
+        call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, threads())
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), plan, g = ctx.saved_tensors, ctx.plan, gradients[0].contiguous()
-        parts = shares(len(x))
         values = weight.detach().flatten()[plan.kept][plan.order]
         by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        by_values = x.new_zeros(len(parts), len(values)) if ctx.needs_input_grad[1] else None
+        by_values = x.new_zeros(threads(), len(values)) if ctx.needs_input_grad[1] else None
         lists = (plan.first, plan.where, plan.back_first, plan.back_where, values)
-
-        def task(index: int, a: int, b: int) -> tuple[object, ...]:
-            to_x = by_x[a:] if by_x is not None else None
-            to_values = by_values[index] if by_values is not None else None
-            return (plan.shape, b - a, x[a:], g[a:], to_x, to_values, *lists)
-
-        call("sparse_conv_backward", x.dtype, [task(index, *part) for index, part in enumerate(parts)])
+        call("sparse_conv_backward", x.dtype, plan.shape, len(x), x, g, by_x, by_values, *lists, threads())
         by_weight = None
         if by_values is not None:
             by_weight = x.new_zeros(weight.numel()).index_copy_(0, plan.kept, by_values.sum(0)).view(weight.shape)

@@ -1,4 +1,6 @@
-"""Convolutions with cheap second derivatives against torch's own."""
+"""Convolutions with cheap derivatives of every order against torch's own."""
+
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,7 +10,8 @@ from torch import nn
 
 from cases import conv_bn
 from ntksap import Net
-from ntksap.convolution import TwiceConv2d, cheap_second_derivatives
+from ntksap.native.convolution import PlainConv2d
+from ntksap.native.layers import native_layers
 
 
 @st.composite
@@ -43,8 +46,8 @@ def test_both_derivatives_are_those_of_torch(case, parts):
     x.requires_grad_()
     v_x, v_w = parts[0] * torch.randn_like(x), parts[1] * torch.randn_like(layer.weight)
     expected = derivatives(layer, x, v_x, v_w)
-    with cheap_second_derivatives(layer):
-        assert type(layer) is TwiceConv2d
+    with native_layers(layer, {}):
+        assert type(layer) is PlainConv2d
         found = derivatives(layer, x, v_x, v_w)
     assert type(layer) is nn.Conv2d
     for ours, theirs in zip(found, expected, strict=True):
@@ -59,7 +62,7 @@ def test_an_input_that_needs_no_derivative():
         return torch.autograd.grad(slope.square().sum(), layer.weight)[0]
 
     expected = product()
-    with cheap_second_derivatives(layer):
+    with native_layers(layer, {}):
         torch.testing.assert_close(product(), expected)
 
 
@@ -67,29 +70,42 @@ def test_an_input_that_needs_no_derivative():
 def test_what_has_no_cheap_way_goes_torchs(changes):
     torch.manual_seed(0)
     layer, x = nn.Conv2d(2, 3, 3, **changes).double(), torch.randn(2, 2, 6, 6).double().requires_grad_()
-    with cheap_second_derivatives(layer):
+    with native_layers(layer, {}):
         assert torch.autograd.gradgradcheck(layer, x)
 
 
 def test_the_net_is_as_it_was_even_if_its_forward_pass_fails():
     net = Net(conv_bn())
     with pytest.raises(RuntimeError):
-        net(net.weights, torch.zeros(1, 7, 5, 5), twice=True)
-    assert not any(isinstance(part, TwiceConv2d) for part in net._skeleton.modules())
+        net(net.weights, torch.zeros(1, 7, 5, 5))
+    assert not any(isinstance(part, PlainConv2d) for part in net._skeleton.modules())
 
 
-def test_hessian_products_of_a_net_are_the_same():
+def test_third_derivatives_exist():
+    torch.manual_seed(0)
+    layer, x = nn.Conv2d(1, 2, 2, bias=False).double(), torch.randn(1, 1, 3, 3).double()
+
+    def slope(weight):
+        y = torch.func.functional_call(layer, {"weight": weight}, x)
+        return torch.autograd.grad(y.exp().sum(), weight, create_graph=True)[0]
+
+    with native_layers(layer, {}):
+        assert torch.autograd.gradgradcheck(slope, layer.weight.detach().requires_grad_())
+
+
+def test_hessian_products_of_a_net_are_the_same(monkeypatch):
     torch.manual_seed(0)
     net = Net(conv_bn().double())
     inputs = torch.randn(4, 2, 5, 5).double()
     masks = {name: torch.ones_like(net.weights[name], dtype=torch.bool) for name in net.prunable}
 
-    def product(twice):
+    def product():
         leaves = net.leaves(net.weights, masks)
-        output = net(leaves, inputs, norm="batch", twice=twice)
+        output = net(leaves, inputs, norm="batch")
         slope = net.gradient(output.square().sum(), leaves, create_graph=True)
         return net.gradient(sum(value.square().sum() for value in slope.values()), leaves)
 
-    expected = product(False)
-    for name, value in product(True).items():
-        torch.testing.assert_close(value, expected[name])
+    found = product()
+    monkeypatch.setattr("ntksap.net.native_layers", lambda module, sparse: nullcontext())
+    for name, value in product().items():
+        torch.testing.assert_close(found[name], value)
