@@ -118,7 +118,7 @@ class TrainState:
             yield
             return
         with sparse_kernels(self.model, self.masks or {}) as most:
-            # Kernels of kept weights want the channels first; the recipe's layout is for dense ones, of which few are left.
+            # Kernels of kept weights want the channels first; the recipe's layout is for dense ones, now few.
             self._channels_last = self.recipe.channels_last and not most
             try:
                 yield

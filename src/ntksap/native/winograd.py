@@ -40,7 +40,8 @@ def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
     height, width = x.shape[2] + 2 * pad_y - 2, x.shape[3] + 2 * pad_x - 2
     if back:
         height, width = x.shape[2] + 2 - 2 * pad_y, x.shape[3] + 2 - 2 * pad_x
-    return -(-height // 4) * -(-width // 4) * 16 <= 2.4 * height * width
+    tiles = -(-height // 4) * -(-width // 4)
+    return bool(16 * tiles <= 2.4 * height * width)
 
 
 def conv(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
