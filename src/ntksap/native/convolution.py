@@ -81,7 +81,7 @@ class _Back(torch.autograd.Function):
         ctx.how = how
         if winograd.faster(g, weight, how, back=True):
             return winograd.back(g, weight, how.padding)
-        like = g.new_empty(1).expand(shape)
+        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=_layout(g))  # of which only that matters
         wanted = [True, False, False]
         return torch.ops.aten.convolution_backward(g, like, weight, None, *how.arguments, wanted)[0]  # type: ignore[no-any-return]
 
@@ -120,5 +120,5 @@ class _ByWeight(torch.autograd.Function):
         )
 
 
-def _layout(weight: Tensor) -> torch.memory_format:
-    return torch.contiguous_format if weight.is_contiguous() else torch.channels_last
+def _layout(tensor: Tensor) -> torch.memory_format:
+    return torch.contiguous_format if tensor.is_contiguous() else torch.channels_last

@@ -152,6 +152,9 @@ static void N(see)(const Tiles *s, const REAL *x, int64_t tile, const REAL *zero
     N(places)(s, 6, tile, s->pad_y, s->pad_x, x, s->height, s->width, s->channels, zero, at);
     for (int64_t c = 0; c < s->channels; c += LANES) {
         VEC half[6][6], t[6];
+        if (c % 16 == 0)
+#pragma GCC unroll 24
+            for (int k = 0; k < 24; k++) __builtin_prefetch(at[k / 4 * 6 + k % 4 + 1] + 8 * s->channels + c, 0, 3);
 #pragma GCC unroll 6
         for (int j = 0; j < 6; j++) {
             const VEC a = AT(at[j] + c), b = AT(at[6 + j] + c), d = AT(at[12 + j] + c);
@@ -199,6 +202,9 @@ static void N(gather)(const Tiles *s, const REAL *m, int64_t step, int64_t tile,
     N(places)(s, 4, tile, 0, 0, y, s->out_height, s->out_width, s->outputs, waste, at);
     for (int64_t o = 0; o < count; o += LANES) {
         VEC half[4][6], t[4];
+        if (o % 16 == 0)
+#pragma GCC unroll 16
+            for (int k = 0; k < 16; k++) __builtin_prefetch(at[k] + 4 * s->outputs + o, 1, 3);
 #pragma GCC unroll 6
         for (int j = 0; j < 6; j++) {
             const REAL *from = m + j * step + o;

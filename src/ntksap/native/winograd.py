@@ -11,6 +11,9 @@ from ntksap.native.compiler import available, call, threads
 ROWS = 6
 """Tiles whose sums are in registers at a time, as in ``winograd.h``."""
 
+BLOCK = 48
+"""Tiles worked on together, a multiple of ROWS; fewer if there are few, so that each thread has some."""
+
 VECTOR = 16
 """Channels come in multiples of this, the numbers in the longest vectors."""
 
@@ -80,7 +83,7 @@ def _tiles(x: Tensor, outputs: int, padding: tuple[int, int]) -> Tiles:
     out_height, out_width = height + 2 * pad_y - 2, width + 2 * pad_x - 2
     down, across = -(-out_height // 4), -(-out_width // 4)
     share = -(-images * down * across // threads())
-    block = -(-min(min(96, max(24, 3 * channels // 8)), share) // ROWS) * ROWS
+    block = min(BLOCK, -(-share // ROWS) * ROWS)
     return Tiles(
         images, height, width, channels, outputs, pad_y, pad_x, out_height, out_width, down, across, block, threads()
     )  # fmt: skip
