@@ -20,7 +20,7 @@ Piece: TypeAlias = tuple[str, Tensor]
 """Columns of J that belong to one weight tensor: its name, and positions in the flattened tensor."""
 
 _OUTPUTS_AT_A_TIME = 16
-_TAP_MIB = 64
+_TAP_MIB = 128
 """What the tapped derivatives of a group of inputs may take."""
 
 

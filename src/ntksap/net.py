@@ -183,8 +183,9 @@ class Net:
         tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
         plain = self.device.type == "cpu" and not self._autocast
         sparse = sparse_layers(self._skeleton, kept) if plain and kept is not None else {}
-        # Kernels for kept weights want the channels first; dense ones are faster with the channels last.
-        last = self._channels_last and len(sparse) <= self._convolutions / 2
+        # Kernels for kept weights want the channels first; dense ones are faster with the channels last, which for a
+        # single input does not pay for the change of layout.
+        last = self._channels_last and len(sparse) <= self._convolutions / 2 and not _single(inputs)
         # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
         with plain_kernels(self._skeleton), native_layers(self._skeleton, sparse), global_seed("forward"):
             try:
@@ -259,6 +260,11 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return tuple(inputs), {}
+
+
+def _single(inputs: Inputs) -> bool:
+    """Whether there is one input only, as far as can be told."""
+    return isinstance(inputs, Tensor) and len(inputs) == 1
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

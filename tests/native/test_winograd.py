@@ -96,10 +96,11 @@ def test_float32_is_nearly_as_exact_as_torch():
     ],
 )
 def test_what_is_taken(layer, size, taken):
-    x = torch.ones(2, 16, *size, dtype=layer.weight.dtype).to(memory_format=LAST)
+    x = torch.ones(4, 16, *size, dtype=layer.weight.dtype).to(memory_format=LAST)
     how = Geometry(layer.stride, layer.padding, layer.dilation, layer.groups)
     assert winograd.faster(x, layer.weight, how) == taken
     assert not winograd.faster(x.contiguous(), layer.weight, how)
+    assert not winograd.faster(x[:2], layer.weight, how)  # too few tiles to pay for the weights
 
 
 @pytest.mark.parametrize("bias", [True, False])

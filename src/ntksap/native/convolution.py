@@ -31,6 +31,7 @@ class PlainConv2d(nn.Conv2d):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         plain = self.padding_mode == "zeros" and not isinstance(self.padding, str) and input.dim() == 4
+        plain = plain and len(input) > 1  # a single image is done before Python has called its functions
         if not plain or transformed(input, weight) or torch.is_autocast_enabled(input.device.type):
             return super()._conv_forward(input, weight, bias)  # type: ignore[no-any-return]
         y = conv2d(input, weight, geometry(self))
@@ -81,7 +82,9 @@ class _Back(torch.autograd.Function):
         ctx.how = how
         if winograd.faster(g, weight, how, back=True):
             return winograd.back(g, weight, how.padding)
-        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=_layout(g))  # of which only that matters
+        like = torch.empty(
+            shape, dtype=g.dtype, device=g.device, memory_format=_layout(g)
+        )  # of which only that matters
         wanted = [True, False, False]
         return torch.ops.aten.convolution_backward(g, like, weight, None, *how.arguments, wanted)[0]  # type: ignore[no-any-return]
 

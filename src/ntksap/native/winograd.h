@@ -15,7 +15,7 @@
 #define WINOGRAD_SHAPE
 #define ROWS 6      /* tiles whose sums are in registers at a time */
 #define CHUNK 4     /* panels of outputs for which M is held */
-#define SPACING 16  /* numbers between places, so that they do not compete for the same lines of the cache */
+#define SPACING 16  /* numbers between tiles, so that they do not compete for the same lines of the cache */
 
 typedef struct {
     int64_t images, height, width, channels, outputs, pad_y, pad_x, out_height, out_width;
@@ -145,8 +145,8 @@ static inline __attribute__((always_inline)) void N(places)(const Tiles *s, cons
     }
 }
 
-/* V of one tile: for each of the 36 places, channels numbers at `to`. */
-static void N(see)(const Tiles *s, const REAL *x, int64_t tile, const REAL *zero, REAL *to, int64_t step)
+/* V (36, channels) of one tile. */
+static void N(see)(const Tiles *s, const REAL *x, int64_t tile, const REAL *zero, REAL *to)
 {
     REAL *at[36];
     N(places)(s, 6, tile, s->pad_y, s->pad_x, x, s->height, s->width, s->channels, zero, at);
@@ -167,13 +167,13 @@ static void N(see)(const Tiles *s, const REAL *x, int64_t tile, const REAL *zero
         for (int i = 0; i < 6; i++) {
             B6(t, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5]);
 #pragma GCC unroll 6
-            for (int j = 0; j < 6; j++) AT(to + (6 * i + j) * step + c) = t[j];
+            for (int j = 0; j < 6; j++) AT(to + (6 * i + j) * s->channels + c) = t[j];
         }
     }
 }
 
-/* A tile A' of one tile of g, whose channels are the outputs. */
-static void N(spread)(const Tiles *s, const REAL *g, int64_t tile, const REAL *zero, REAL *to, int64_t step)
+/* A tile A' (36, wide) of one tile of g, whose channels are the outputs. */
+static void N(spread)(const Tiles *s, const REAL *g, int64_t tile, const REAL *zero, REAL *to, int64_t wide)
 {
     REAL *at[16];
     N(places)(s, 4, tile, 0, 0, g, s->out_height, s->out_width, s->outputs, zero, at);
@@ -190,12 +190,12 @@ static void N(spread)(const Tiles *s, const REAL *g, int64_t tile, const REAL *z
         for (int i = 0; i < 6; i++) {
             A6(t, half[i][0], half[i][1], half[i][2], half[i][3]);
 #pragma GCC unroll 6
-            for (int j = 0; j < 6; j++) AT(to + (6 * i + j) * step + o) = t[j];
+            for (int j = 0; j < 6; j++) AT(to + (6 * i + j) * wide + o) = t[j];
         }
     }
 }
 
-/* A' M A of one tile for `count` outputs, into y; what falls beyond the image goes to `waste`. */
+/* A' M A of one tile's M (36, step) for `count` outputs, into y; what falls beyond the image goes to `waste`. */
 static void N(gather)(const Tiles *s, const REAL *m, int64_t step, int64_t tile, int64_t count, REAL *waste, REAL *y)
 {
     REAL *at[16];
@@ -224,7 +224,8 @@ static void N(gather)(const Tiles *s, const REAL *m, int64_t step, int64_t tile,
 }
 
 /* (ROWS, PANEL) of M from ROWS lines of V and one panel of U */
-static inline void N(multiply)(const REAL *restrict v, const REAL *restrict u, int64_t channels, REAL *restrict m, int64_t m_step)
+static inline void N(multiply)(const REAL *restrict v, int64_t v_step, const REAL *restrict u, int64_t channels,
+                               REAL *restrict m, int64_t m_step)
 {
     VEC sum[ROWS][2] = {{{0}}};
     for (int64_t c = 0; c < channels; c++) {
@@ -233,7 +234,7 @@ static inline void N(multiply)(const REAL *restrict v, const REAL *restrict u, i
         HOLD(b);
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; r++) {
-            const VEC times = v[r * channels + c] - (VEC){0};
+            const VEC times = v[r * v_step + c] - (VEC){0};
             sum[r][0] += times * a;
             sum[r][1] += times * b;
         }
@@ -247,28 +248,29 @@ static inline void N(multiply)(const REAL *restrict v, const REAL *restrict u, i
 
 int N(winograd)(const Tiles *s, const REAL *x, const REAL *u, REAL *y)
 {
-    const int64_t tiles = s->images * s->down * s->across, panels = PANELS(s->outputs), wide = CHUNK * PANEL;
-    const int64_t v_step = s->block * s->channels + SPACING, m_step = s->block * wide + SPACING;
+    const int64_t tiles = s->images * s->down * s->across, panels = PANELS(s->outputs);
+    const int64_t wide = (panels < CHUNK ? panels : CHUNK) * PANEL;
+    const int64_t v_step = 36 * s->channels + SPACING, m_step = 36 * wide + SPACING; /* from one tile to the next */
     int failed = 0;
 #pragma omp parallel num_threads(s->threads) if (s->threads > 1) reduction(| : failed)
     {
-        REAL *v = zeros(36 * v_step + s->channels, sizeof(REAL)), *m = zeros(36 * m_step + wide, sizeof(REAL));
-        REAL *zero = v + 36 * v_step, *waste = m + 36 * m_step;
+        REAL *v = zeros(s->block * v_step + s->channels, sizeof(REAL)), *m = zeros(s->block * m_step + wide, sizeof(REAL));
+        REAL *zero = v + s->block * v_step, *waste = m + s->block * m_step;
         failed = !v || !m;
 #pragma omp for schedule(static)
         for (int64_t start = 0; start < tiles; start += s->block) {
             if (failed) continue;
             const int64_t here = tiles - start < s->block ? tiles - start : s->block;
-            for (int64_t t = 0; t < here; t++) N(see)(s, x, start + t, zero, v + t * s->channels, v_step);
+            for (int64_t t = 0; t < here; t++) N(see)(s, x, start + t, zero, v + t * v_step);
             for (int64_t first = 0; first < panels; first += CHUNK) {
                 const int64_t end = first + CHUNK < panels ? first + CHUNK : panels;
                 for (int64_t f = 0; f < 36; f++)
                     for (int64_t panel = first; panel < end; panel++)
                         for (int64_t t = 0; t < here; t += ROWS)
-                            N(multiply)(v + f * v_step + t * s->channels, u + (f * panels + panel) * s->channels * PANEL,
-                                        s->channels, m + f * m_step + t * wide + (panel - first) * PANEL, wide);
+                            N(multiply)(v + t * v_step + f * s->channels, v_step, u + (f * panels + panel) * s->channels * PANEL,
+                                        s->channels, m + t * m_step + f * wide + (panel - first) * PANEL, m_step);
                 const int64_t o = first * PANEL, left = s->outputs - o, count = left < wide ? left : wide;
-                for (int64_t t = 0; t < here; t++) N(gather)(s, m + t * wide, m_step, start + t, count, waste, y + o);
+                for (int64_t t = 0; t < here; t++) N(gather)(s, m + t * m_step, wide, start + t, count, waste, y + o);
             }
         }
         free(v);
@@ -310,24 +312,25 @@ int N(winograd_by_weight)(const Tiles *s, const REAL *x, const REAL *g, REAL *w,
                           int64_t by_place)
 {
     const int64_t tiles = s->images * s->down * s->across, panels = PANELS(s->outputs), wide = panels * PANEL;
-    const int64_t v_step = s->block * s->channels + SPACING, g_step = s->block * wide + SPACING, u_step = s->channels * wide + SPACING;
+    const int64_t v_step = 36 * s->channels + SPACING, g_step = 36 * wide + SPACING; /* from one tile to the next */
+    const int64_t u_step = s->channels * wide + SPACING;                             /* from one place to the next */
     const int64_t widest = s->channels > wide ? s->channels : wide;
-    REAL *v = zeros(36 * v_step, sizeof(REAL)), *spread = zeros(36 * g_step, sizeof(REAL)), *zero = zeros(widest, sizeof(REAL));
-    REAL *u = zeros(36 * u_step, sizeof(REAL));
+    REAL *v = zeros(s->block * v_step, sizeof(REAL)), *spread = zeros(s->block * g_step, sizeof(REAL));
+    REAL *u = zeros(36 * u_step, sizeof(REAL)), *zero = zeros(widest, sizeof(REAL));
     const int failed = !v || !spread || !u || !zero;
 #pragma omp parallel num_threads(s->threads) if (s->threads > 1)
     for (int64_t start = 0; !failed && start < tiles; start += s->block) {
         const int64_t here = tiles - start < s->block ? tiles - start : s->block;
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < here; t++) {
-            N(see)(s, x, start + t, zero, v + t * s->channels, v_step);
-            N(spread)(s, g, start + t, zero, spread + t * wide, g_step);
+            N(see)(s, x, start + t, zero, v + t * v_step);
+            N(spread)(s, g, start + t, zero, spread + t * g_step, wide);
         }
 #pragma omp for schedule(static)
         for (int64_t f = 0; f < 36; f++)
             for (int64_t panel = 0; panel < panels; panel++)
                 for (int64_t c = 0; c < s->channels; c += 4)
-                    N(products)(v + f * v_step + c, s->channels, spread + f * g_step + panel * PANEL, wide, here,
+                    N(products)(v + f * s->channels + c, v_step, spread + f * wide + panel * PANEL, g_step, here,
                                 u + f * u_step + c * wide + panel * PANEL, wide);
     }
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)

@@ -14,6 +14,9 @@ ROWS = 6
 BLOCK = 48
 """Tiles worked on together, a multiple of ROWS; fewer if there are few, so that each thread has some."""
 
+FEW = 16
+"""Tiles in all images below which the transformation of the weights takes longer than it saves."""
+
 VECTOR = 16
 """Channels come in multiples of this, the numbers in the longest vectors."""
 
@@ -33,7 +36,7 @@ def fits(weight: Tensor, how: Any) -> bool:
 
 
 def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
-    """Whether these kernels can do it with images x, and are faster: channels come last, tiles are mostly full.
+    """Whether these kernels can do it with images x, and are faster: channels come last, tiles are many and mostly full.
 
     ``back``: x is a derivative by the result, to be carried back to the images.
     """
@@ -44,7 +47,7 @@ def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
     if back:
         height, width = x.shape[2] + 2 - 2 * pad_y, x.shape[3] + 2 - 2 * pad_x
     tiles = -(-height // 4) * -(-width // 4)
-    return bool(16 * tiles <= 2.4 * height * width)
+    return bool(16 * tiles <= 2.4 * height * width and len(x) * tiles >= FEW)
 
 
 def conv(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
