@@ -36,7 +36,7 @@ def fits(weight: Tensor, how: Any) -> bool:
 
 
 def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
-    """Whether these kernels can do it with images x, and are faster: channels last, tiles that are many and mostly full.
+    """Whether these kernels can do it with images x, and are faster: channels last, many tiles, mostly full.
 
     ``back``: x is a derivative by the result, to be carried back to the images.
     """
