@@ -1,7 +1,8 @@
 """``python -m benchmarks.training_levers``: CPU seconds of one training step of ResNet-20 under each lever.
 
-One thread, batch 128, float32. The levers take turns; the least of some steps counts. Compilation comes before. Kernels
-that touch the kept weights only are for pruned networks: masks of `ntk-sap-analytic` at three sparsities.
+One thread, batch 128, float32. The levers take turns; the least of some steps counts. Compilation comes before. Own
+kernels are dense ones, with channels last, or touch the kept weights only, with channels first: masks of
+`ntk-sap-analytic` at three sparsities.
 """
 
 import copy
@@ -60,6 +61,7 @@ def main() -> None:
         "channels_last, compile, fused SGD": (True, True, True),
     }
     steps = {name: step_of(model, channels_last=c, compiled=m, fused=f) for name, (c, m, f) in levers.items()}
+    steps["channels_last, own kernels"] = step_of(model, channels_last=True, masks=ntksap.Masks({}))
     for sparsity in (0.8926, 0.956, 0.982):
         masks = ntksap.prune(model, sparsity, "ntk-sap-analytic", input_shape=(3, 32, 32))
         steps[f"NCHW, kept weights only, {sparsity:.2%}"] = step_of(model, masks=masks)

@@ -63,9 +63,10 @@ def conv2d(
     if not usable or transformed(x, weight):
         return functional.conv2d(x, weight, None, stride, padding, dilation, groups)
     how = _geometry(stride, padding, dilation, groups)
-    if _faster(x, kept, how, winograd.fits(weight, how)):
+    rival = winograd.pays_off(x, weight, how)
+    if _faster(x, kept, how, rival):
         return sparse_conv2d(x, weight, kept, *how)
-    if winograd.fits(weight, how):
+    if rival:
         return convolution.conv2d(x.contiguous(memory_format=torch.channels_last), weight, how).contiguous()
     return functional.conv2d(x, weight, None, *how)
 

@@ -35,12 +35,12 @@ def fits(weight: Tensor, how: Any) -> bool:
     return moves and not any(size % VECTOR for size in weight.shape[:2]) and max(how.padding) <= 2 and available(weight)
 
 
-def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
-    """Whether these kernels can do it with images x, and are faster: channels last, many tiles, mostly full.
+def pays_off(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
+    """Whether these kernels can do it with images x, and are faster if channels come last: many tiles, mostly full.
 
     ``back``: x is a derivative by the result, to be carried back to the images.
     """
-    if not fits(weight, how) or not x.is_contiguous(memory_format=torch.channels_last) or x.dtype != weight.dtype:
+    if not fits(weight, how) or x.dtype != weight.dtype:
         return False
     pad_y, pad_x = how.padding
     height, width = x.shape[2] + 2 * pad_y - 2, x.shape[3] + 2 * pad_x - 2
@@ -48,6 +48,11 @@ def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
         height, width = x.shape[2] + 2 - 2 * pad_y, x.shape[3] + 2 - 2 * pad_x
     tiles = -(-height // 4) * -(-width // 4)
     return bool(16 * tiles <= 2.4 * height * width and len(x) * tiles >= FEW)
+
+
+def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
+    """Whether these kernels pay off for x as it is laid out."""
+    return x.is_contiguous(memory_format=torch.channels_last) and pays_off(x, weight, how, back=back)
 
 
 def conv(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
