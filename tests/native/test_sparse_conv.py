@@ -145,3 +145,22 @@ def test_without_the_kernels_torch_does_the_work(setting, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) == 64
+
+
+def test_a_compiler_without_openmp_makes_kernels_of_one_thread(tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    script = (
+        "import torch; from ntksap.native import compiler, winograd, sparse_conv;"
+        "torch.set_num_threads(2); assert compiler.library() is not None;"
+        "x, w = torch.randn(4, 16, 8, 8).double(), torch.randn(16, 16, 3, 3).double(); kept = w > 1; w *= kept;"
+        "w.requires_grad_(); y = torch.nn.functional.conv2d(x, w, padding=1);"
+        "torch.testing.assert_close(winograd.conv(x, w.detach(), (1, 1)), y.detach());"
+        "(g,) = torch.autograd.grad(y.square().sum(), w);"
+        "(ours,) = torch.autograd.grad(sparse_conv.sparse_conv2d(x, w, kept, 1, 1).square().sum(), w);"
+        "torch.testing.assert_close(ours, g * kept)"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CC": str(compiler)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

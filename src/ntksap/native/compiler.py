@@ -69,9 +69,9 @@ def _argument(value: object) -> object:
 
 def _compiled(compiler: str) -> Path:
     """Return the shared library, from the cache if this machine has compiled these sources before."""
-    here = Path(__file__).parent
+    here, commands = Path(__file__).parent, _commands(compiler)
     key = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES))
-    key.update(repr((_processor(), compiler, subprocess.check_output([compiler, "--version"]))).encode())
+    key.update(repr((_processor(), commands, subprocess.check_output([compiler, "--version"]))).encode())
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ntksap"
     path = folder / f"kernels-{key.hexdigest()[:16]}.so"
     if path.exists():
@@ -79,25 +79,21 @@ def _compiled(compiler: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "kernels.so"
-        for tuned in TUNED:
-            command = [
-                compiler,
-                "-O3",
-                *tuned,
-                "-fopenmp",
-                "-std=gnu11",
-                "-shared",
-                "-fPIC",
-                "-o",
-                str(made),
-                str(here / SOURCES[0]),
-                "-Wl,--as-needed",
-                *map(str, (Path(torch.__file__).parent / "lib").glob("libgomp*")),
-            ]
-            if subprocess.run(command, capture_output=True, timeout=120).returncode == 0:
+        for command in commands:
+            done = subprocess.run([*command, "-o", str(made)], capture_output=True, timeout=120)
+            if done.returncode == 0:
                 os.replace(made, path)  # at once, as other processes may be looking
                 return path
     raise OSError(f"{compiler} could not compile the kernels")
+
+
+def _commands(compiler: str) -> list[list[str]]:
+    """Return what to try, best first: with OpenMP or in one thread, tuned for this machine or not."""
+    here, libraries = Path(__file__).parent, Path(torch.__file__).parent / "lib"
+    plain = [compiler, "-O3", "-std=gnu11", "-shared", "-fPIC", str(here / SOURCES[0])]
+    # Linked to the very OpenMP that torch brings: threads of a second one would wait for work on the same cores.
+    parallel = ["-fopenmp", "-Wl,--as-needed", *sorted(map(str, libraries.glob("libgomp*")))]
+    return [[*plain, *tuned, *threads] for threads in (parallel, []) for tuned in TUNED]
 
 
 def _processor() -> str:
