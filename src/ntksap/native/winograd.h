@@ -128,27 +128,27 @@ int N(winograd_weights)(int64_t channels, int64_t outputs, const REAL *w, int64_
 
 /* Where the side x side pixels of a tile are, from `pad` before its own corner on; those beyond the image are `outside`. */
 static inline __attribute__((always_inline)) void N(places)(const Tiles *s, const int side, int64_t tile, int64_t pad_y,
-                                                            int64_t pad_x, const REAL *images, int64_t height, int64_t width,
-                                                            int64_t channels, const REAL *outside, REAL **at)
+                                                            int64_t pad_x, const REAL *images, int height, int width,
+                                                            int64_t channels, const REAL *outside, const REAL **at)
 {
     const int line = tile / s->across, column = tile % s->across * 4 - pad_x;
     const int image = line / s->down, row = line % s->down * 4 - pad_y;
-    const REAL *corner = images + ((image * height + row) * width + column) * channels;
-#pragma GCC unroll 6
-    for (int i = 0; i < side; i++) {
-        const int within = row + i >= 0 && row + i < height;
-#pragma GCC unroll 6
-        for (int j = 0; j < side; j++) {
-            const int inside = within & (column + j >= 0) & (column + j < width);
-            at[side * i + j] = (REAL *)(inside ? corner + (i * width + j) * channels : outside);
-        }
-    }
+    const REAL *corner = images + (((int64_t)image * height + row) * width + column) * channels;
+    for (int i = 0; i < side; i++)
+        for (int j = 0; j < side; j++) at[side * i + j] = corner + (i * width + j) * channels;
+    if (row >= 0 && column >= 0 && row + side <= height && column + side <= width) return;
+    for (int i = 0; i < side; i++)
+        if (row + i < 0 || row + i >= height)
+            for (int j = 0; j < side; j++) at[side * i + j] = outside;
+    for (int j = 0; j < side; j++)
+        if (column + j < 0 || column + j >= width)
+            for (int i = 0; i < side; i++) at[side * i + j] = outside;
 }
 
 /* V (36, channels) of one tile. */
 static void N(see)(const Tiles *s, const REAL *x, int64_t tile, const REAL *zero, REAL *to)
 {
-    REAL *at[36];
+    const REAL *at[36];
     N(places)(s, 6, tile, s->pad_y, s->pad_x, x, s->height, s->width, s->channels, zero, at);
     for (int64_t c = 0; c < s->channels; c += LANES) {
         VEC half[6][6], t[6];
@@ -175,7 +175,7 @@ static void N(see)(const Tiles *s, const REAL *x, int64_t tile, const REAL *zero
 /* A tile A' (36, wide) of one tile of g, whose channels are the outputs. */
 static void N(spread)(const Tiles *s, const REAL *g, int64_t tile, const REAL *zero, REAL *to, int64_t wide)
 {
-    REAL *at[16];
+    const REAL *at[16];
     N(places)(s, 4, tile, 0, 0, g, s->out_height, s->out_width, s->outputs, zero, at);
     for (int64_t o = 0; o < s->outputs; o += LANES) {
         VEC half[6][4], t[6];
@@ -198,7 +198,7 @@ static void N(spread)(const Tiles *s, const REAL *g, int64_t tile, const REAL *z
 /* A' M A of one tile's M (36, step) for `count` outputs, into y; what falls beyond the image goes to `waste`. */
 static void N(gather)(const Tiles *s, const REAL *m, int64_t step, int64_t tile, int64_t count, REAL *waste, REAL *y)
 {
-    REAL *at[16];
+    const REAL *at[16];
     N(places)(s, 4, tile, 0, 0, y, s->out_height, s->out_width, s->outputs, waste, at);
     for (int64_t o = 0; o < count; o += LANES) {
         VEC half[4][6], t[4];

@@ -11,7 +11,7 @@ from ntksap.native.compiler import available, call, threads
 ROWS = 6
 """Tiles whose sums are in registers at a time, as in ``winograd.h``."""
 
-BLOCK = 48
+BLOCK = 24
 """Tiles worked on together, a multiple of ROWS; fewer if there are few, so that each thread has some."""
 
 FEW = 16
