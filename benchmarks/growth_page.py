@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
@@ -39,14 +40,22 @@ def exponent(curve: Curve, column: int) -> float:
     return statistics.linear_regression(x, y).slope
 
 
-def constant(found: dict[str, Any]) -> tuple[float, float]:
-    """Return seconds per multiply-add of one NTK-SAP pass over one input: the median of all points, and the spread."""
-    values = [_per_unit(one) for one in found.values() if one["job"] == "ntk-sap" and one["along"] != "held out"]
-    return statistics.median(values), max(values) / min(values)
+def constants(found: dict[str, Any]) -> tuple[float, float, float]:
+    """Return a and b of seconds ≈ a·(multiply-adds of all inputs) + b·(weights of all draws), and the error.
+
+    By least squares of the relative errors; the last is the largest factor between a point and the rule.
+    """
+    points = [one for one in found.values() if one["job"] == "ntk-sap" and one["along"] != "held out"]
+    relative = np.array([_work(one) for one in points]) / [[one["seconds"]] for one in points]
+    a, b = np.linalg.lstsq(relative, np.ones(len(points)))[0]
+    ratios = relative @ (a, b)
+    return float(a), float(b), float(max(*ratios, *(1 / ratios)))
 
 
-def _per_unit(one: dict[str, Any]) -> float:
-    return one["seconds"] / (one["rounds"] * one["inputs"] * one["multiply_adds"])
+def _work(one: dict[str, Any]) -> tuple[int, int]:
+    """Return the multiply-adds of all inputs, and the weights of all draws (of 100 inputs at most)."""
+    draws = -(-one["inputs"] // 100)
+    return one["rounds"] * one["inputs"] * one["multiply_adds"], one["rounds"] * draws * one["weights"]
 
 
 def figure(found: dict[str, Any]) -> Figure:
@@ -89,20 +98,22 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
         span = f"{curve[0][0]:,} … {curve[-1][0]:,} {against}"
         fits = [f"{exponent(part, column):.2f}" for column in (1, 2) for part in (curve, curve[-2:])]
         rows.append(f"| {job} | {along} | {span} | {' | '.join(fits)} |")
-    each, spread = constant(found)
+    per_product, per_weight, off = constants(found)
     held = ["| model, not in the fit | predicted s | measured s | measured ÷ predicted |", "|---|---|---|---|"]
     for one in found.values():
         if one["along"] == "held out":
-            predicted = each * one["rounds"] * one["inputs"] * one["multiply_adds"]
+            products, weights = _work(one)
+            predicted = per_product * products + per_weight * weights
             held.append(
-                f"| {one['value']}, {one['inputs']} inputs, {one['multiply_adds'] / 1e6:,.0f}·10⁶ multiply-adds "
+                f"| {one['value']}, {one['inputs']} inputs, {one['multiply_adds'] / 1e6:,.0f}·10⁶ multiply-adds, "
+                f"{one['weights'] / 1e6:.1f}·10⁶ weights "
                 f"| {predicted:.2f} | {one['seconds']:.2f} | {one['seconds'] / predicted:.2f} |"
             )
     rule = (
-        f"seconds ≈ rounds × inputs per round × multiply-adds × **{each * 1e9:.3f}·10⁻⁹**, "
-        f"that is {1e-9 / each:.1f}·10⁹ multiply-adds per second for all passes of NTK-SAP together. "
-        f"Over the points of the fit this constant varies by a factor of {spread:.1f}: narrow nets are slower per "
-        "multiply-add, wide ones faster."
+        f"seconds ≈ rounds × (inputs per round × multiply-adds × **{per_product * 1e9:.3f}·10⁻⁹** + draws × weights × "
+        f"**{per_weight * 1e9:.0f}·10⁻⁹**), that is {1e-9 / per_product:.1f}·10⁹ multiply-adds per second for all "
+        f"passes of NTK-SAP together. Points of the fit are off by a factor of at most {off:.1f}: narrow nets are slower per "
+        "multiply-add."
     )
     return {"exponents": "\n".join(rows), "rule": rule, "held out": "\n".join(held)}
 
