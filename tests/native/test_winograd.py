@@ -103,6 +103,12 @@ def test_what_is_taken(layer, size, taken):
     assert not winograd.faster(x[:2], layer.weight, how)  # too few tiles to pay for the weights
 
 
+def test_images_that_do_not_fit_the_weights_are_refused():
+    layer = nn.Conv2d(16, 32, 3, padding=1)
+    with native_layers(layer, {}), pytest.raises(RuntimeError, match="32 channels"):
+        layer(torch.ones(4, 32, 8, 8).to(memory_format=LAST))
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_and_its_second_derivatives(bias):
     torch.manual_seed(0)

@@ -82,9 +82,8 @@ class _Back(torch.autograd.Function):
         ctx.how = how
         if winograd.faster(g, weight, how, back=True):
             return winograd.back(g, weight, how.padding)
-        like = torch.empty(
-            shape, dtype=g.dtype, device=g.device, memory_format=_layout(g)
-        )  # of which only that matters
+        # An image of which only shape and layout matter.
+        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=_layout(g))
         wanted = [True, False, False]
         return torch.ops.aten.convolution_backward(g, like, weight, None, *how.arguments, wanted)[0]  # type: ignore[no-any-return]
 

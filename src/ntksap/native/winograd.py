@@ -40,7 +40,9 @@ def pays_off(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool
 
     ``back``: x is a derivative by the result, to be carried back to the images.
     """
-    if not fits(weight, how) or x.dtype != weight.dtype:
+    if not fits(weight, how) or x.dtype != weight.dtype or x.device != weight.device:
+        return False
+    if x.shape[1] != weight.shape[0 if back else 1]:  # an error that torch has words for
         return False
     pad_y, pad_x = how.padding
     height, width = x.shape[2] + 2 * pad_y - 2, x.shape[3] + 2 * pad_x - 2
