@@ -111,6 +111,11 @@ def test_batch_norm_and_its_derivatives_are_those_of_torch(layout, channels, thr
         torch.testing.assert_close(ours, theirs)
 
 
+def test_batch_norm_of_other_channels_is_refused():
+    with native_layers(norm := nn.BatchNorm2d(3).train(), {}), pytest.raises(RuntimeError, match="of 3 channels"):
+        norm(torch.ones(2, 5, 4, 4))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_variance_survives_a_large_mean(layout):
     x = (torch.randn(8, 2, 30, 30) + 3000).to(memory_format=layout)

@@ -47,6 +47,9 @@ def normalised(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, statistics_only: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what `batch_norm` does without a graph, and r (C,); y is x itself where only statistics are wanted."""
+    for given in (weight, bias):
+        if given is not None and len(given) != x.shape[1]:
+            raise RuntimeError(f"BatchNorm of {len(given)} channels was given {x.shape[1]}")
     y = x if statistics_only else torch.empty_like(x)
     mean, variance, r = (x.new_empty(x.shape[1]) for _ in range(3))
     to = None if statistics_only else y
