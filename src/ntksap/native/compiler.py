@@ -35,8 +35,10 @@ def library() -> ctypes.CDLL | None:
 
 def available(*tensors: Tensor) -> bool:
     """Whether the kernels can work on these tensors, and nobody is watching what torch does with them."""
-    usable = all(t.device.type == "cpu" and t.dtype in (torch.float32, torch.float64) for t in tensors)
-    return usable and library() is not None and not torch._C._len_torch_dispatch_stack()
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
+            return False
+    return library() is not None and not torch._C._len_torch_dispatch_stack()
 
 
 def transformed(*tensors: Tensor) -> bool:
@@ -60,11 +62,13 @@ def threads() -> int:
 
 
 def _argument(value: object) -> object:
-    if value is None or isinstance(value, Tensor):
-        return ctypes.c_void_p(value.data_ptr() if value is not None else None)
+    if isinstance(value, Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, int):
+        return ctypes.c_int64(value)
     if isinstance(value, float):
         return ctypes.c_double(value)
-    return ctypes.c_int64(value) if isinstance(value, int) else ctypes.byref(value)  # type: ignore[arg-type]
+    return ctypes.c_void_p() if value is None else ctypes.byref(value)  # type: ignore[arg-type]
 
 
 def _compiled(compiler: str) -> Path:

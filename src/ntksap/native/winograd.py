@@ -1,6 +1,7 @@
 """Dense 3×3 convolutions with a quarter of the multiplications, see ``winograd.h``."""
 
 import ctypes
+import functools
 from typing import Any
 
 import torch
@@ -31,8 +32,7 @@ class Tiles(ctypes.Structure):
 
 def fits(weight: Tensor, how: Any) -> bool:
     """Whether these kernels can convolve with such weights."""
-    moves: bool = weight.shape[2:] == (3, 3) and how.stride == how.dilation == (1, 1) and how.groups == 1
-    return moves and not any(size % VECTOR for size in weight.shape[:2]) and max(how.padding) <= 2 and available(weight)
+    return _fits(weight.shape, how) and available(weight)
 
 
 def pays_off(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
@@ -40,16 +40,25 @@ def pays_off(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool
 
     ``back``: x is a derivative by the result, to be carried back to the images.
     """
-    if not fits(weight, how) or x.dtype != weight.dtype or x.device != weight.device:
-        return False
-    if x.shape[1] != weight.shape[0 if back else 1]:  # an error that torch has words for
+    return _pays_off(x.shape, weight.shape, how, back) and available(x, weight) and x.dtype == weight.dtype
+
+
+@functools.lru_cache(maxsize=4096)
+def _fits(weight: torch.Size, how: Any) -> bool:
+    moves: bool = weight[2:] == (3, 3) and how.stride == how.dilation == (1, 1) and how.groups == 1
+    return moves and not any(size % VECTOR for size in weight[:2]) and max(how.padding) <= 2
+
+
+@functools.lru_cache(maxsize=4096)
+def _pays_off(size: torch.Size, weight: torch.Size, how: Any, back: bool) -> bool:
+    if not _fits(weight, how) or size[1] != weight[0 if back else 1]:  # the latter is an error that torch has words for
         return False
     pad_y, pad_x = how.padding
-    height, width = x.shape[2] + 2 * pad_y - 2, x.shape[3] + 2 * pad_x - 2
+    height, width = size[2] + 2 * pad_y - 2, size[3] + 2 * pad_x - 2
     if back:
-        height, width = x.shape[2] + 2 - 2 * pad_y, x.shape[3] + 2 - 2 * pad_x
+        height, width = size[2] + 2 - 2 * pad_y, size[3] + 2 - 2 * pad_x
     tiles = -(-height // 4) * -(-width // 4)
-    return bool(16 * tiles <= 2.4 * height * width and len(x) * tiles >= FEW)
+    return bool(16 * tiles <= 2.4 * height * width and size[0] * tiles >= FEW)
 
 
 def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
@@ -72,7 +81,7 @@ def back(g: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
 def by_weight(x: Tensor, g: Tensor, like: Tensor, padding: tuple[int, int]) -> Tensor:
     """Return the derivative of ⟨g, x ∗ w⟩ by w, in the layout of ``like``."""
     x, g, (found, *steps) = _last(x), _last(g), _steps(torch.empty_like(like))
-    call("winograd_by_weight", x.dtype, _tiles(x, g.shape[1], padding), x, g, found, *steps)
+    call("winograd_by_weight", x.dtype, _tiles(x.shape, g.shape[1], padding, threads()), x, g, found, *steps)
     return found
 
 
@@ -80,7 +89,7 @@ def _conv(
     x: Tensor, weight: Tensor, by_output: int, by_channel: int, by_place: int, padding: tuple[int, int]
 ) -> Tensor:
     x, (outputs, channels) = _last(x), weight.shape[:2]
-    shape = _tiles(x, outputs, padding)
+    shape = _tiles(x.shape, outputs, padding, threads())
     u = x.new_empty(36 * -(-outputs // 32) * 32 * channels)
     y = x.new_empty(len(x), shape.out_height, shape.out_width, outputs).permute(0, 3, 1, 2)
     call("winograd_weights", x.dtype, channels, outputs, weight, by_output, by_channel, by_place, u, threads())
@@ -88,14 +97,15 @@ def _conv(
     return y
 
 
-def _tiles(x: Tensor, outputs: int, padding: tuple[int, int]) -> Tiles:
-    (images, channels, height, width), (pad_y, pad_x) = x.shape, padding
+@functools.lru_cache(maxsize=4096)
+def _tiles(size: torch.Size, outputs: int, padding: tuple[int, int], workers: int) -> Tiles:
+    (images, channels, height, width), (pad_y, pad_x) = size, padding
     out_height, out_width = height + 2 * pad_y - 2, width + 2 * pad_x - 2
     down, across = -(-out_height // 4), -(-out_width // 4)
-    share = -(-images * down * across // threads())
+    share = -(-images * down * across // workers)
     block = min(BLOCK, -(-share // ROWS) * ROWS)
     return Tiles(
-        images, height, width, channels, outputs, pad_y, pad_x, out_height, out_width, down, across, block, threads()
+        images, height, width, channels, outputs, pad_y, pad_x, out_height, out_width, down, across, block, workers
     )  # fmt: skip
 
 
