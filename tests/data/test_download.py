@@ -65,8 +65,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
         rest = body[start:][: server.break_after]
+        server.sent.append(len(rest))  # before the client can have it all and look
         self.wfile.write(rest)
-        server.sent.append(len(rest))
 
     def log_message(self, *_: object) -> None:
         """Keep stderr for the progress bar."""
