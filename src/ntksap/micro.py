@@ -36,11 +36,11 @@ class MicroBatches:
         if self._estimated or net.device.type != "cpu":
             return
         self._estimated = True
-        if (free := available_memory_mib()) is None or (count := count_of(inputs)) < 3:
+        if (free := available_memory_mib()) is None or (count := count_of(inputs)) < 2:
             return
-        # A single input may go through other kernels, which keep other things.
-        two, three = (net.graph_mib(leaves, slice_of(inputs, 0, size, count)) for size in (2, 3))
-        each = graphs * (three - two)
+        some = min(2, count - 1)  # a single input may go through other kernels, which keep other things
+        few, more = (net.graph_mib(leaves, slice_of(inputs, 0, size, count)) for size in (some, some + 1))
+        each = graphs * (more - few)
         room = int(SHARE * free / each) if each > 0 else count
         if room < count:
             self._halve(count, to=max(1, room), why=f"a whole batch needs about {each * count:.0f} MiB")

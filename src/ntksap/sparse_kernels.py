@@ -34,7 +34,7 @@ def sparse_kernels(module: nn.Module, masks: Mapping[str, Tensor] | None = None)
     module = unwrap(module)
     if masks is None:
         masks = {name: weight.detach() != 0 for name, weight in module.named_parameters() if weight.dim() == 4}
-    if compiled:
+    if compiled or not all(parameter.is_cpu for parameter in module.parameters()):
         yield False
         return
     sparse = sparse_layers(module, masks)

@@ -1,4 +1,4 @@
-/* BatchNorm (N, C, places) by the statistics of the batch, channels first.
+/* BatchNorm (N, C, places) by the statistics of the batch; channels first, and below that channels last.
 
    y = (x - mean) * scale * r + shift, r = 1 / sqrt(variance + eps). Sums run over one plane in REAL, over planes in
    double, and from the channel's first number, so that a large mean does not cancel the variance.                  */
@@ -96,7 +96,7 @@ int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, con
 }
 
 /* The same for rows (N * places, C), that is channels last: each thread takes some rows, and sums are put together in
-   double. What sums to and from a block of rows:                                                                     */
+   double.                                                                                                            */
 #define BLOCK 64 /* rows whose sums are taken in REAL */
 
 /* first += sum of a - shift, second += sum of (a - shift) * (b - other), for each channel */
