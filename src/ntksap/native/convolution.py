@@ -67,23 +67,21 @@ class _Conv(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), (by_x, by_weight, _), g = ctx.saved_tensors, ctx.needs_input_grad, gradients[0]
         return (
-            _Back.apply(g, weight, x.shape, ctx.how) if by_x else None,  # type: ignore[no-untyped-call]
+            _Back.apply(g, weight, x.detach(), ctx.how) if by_x else None,  # type: ignore[no-untyped-call]
             _ByWeight.apply(x, g, weight, ctx.how) if by_weight else None,  # type: ignore[no-untyped-call]
             None,
         )
 
 
 class _Back(torch.autograd.Function):
-    """g, w ↦ the derivative of ⟨g, x ∗ w⟩ by x, which has this shape."""
+    """g, w ↦ the derivative of ⟨g, x ∗ w⟩ by x, which has the shape and layout of ``like``."""
 
     @staticmethod
-    def forward(ctx: Any, g: Tensor, weight: Tensor, shape: torch.Size, how: Geometry) -> Tensor:
+    def forward(ctx: Any, g: Tensor, weight: Tensor, like: Tensor, how: Geometry) -> Tensor:
         ctx.save_for_backward(g, weight)
         ctx.how = how
         if winograd.faster(g, weight, how, back=True):
             return winograd.back(g, weight, how.padding)
-        # An image of which only shape and layout matter.
-        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=_layout(g))
         wanted = [True, False, False]
         return torch.ops.aten.convolution_backward(g, like, weight, None, *how.arguments, wanted)[0]  # type: ignore[no-any-return]
 
@@ -104,7 +102,8 @@ class _ByWeight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, g: Tensor, like: Tensor, how: Geometry) -> Tensor:
         ctx.save_for_backward(x, g)
-        ctx.how, ctx.layout = how, _layout(like)
+        ctx.how = how
+        ctx.layout = torch.contiguous_format if like.is_contiguous() else torch.channels_last
         if winograd.faster(x, like, how):
             return winograd.by_weight(x, g, like, how.padding)
         wanted = [False, True, False]
@@ -115,12 +114,8 @@ class _ByWeight(torch.autograd.Function):
         (x, g), (by_x, by_g, *_) = ctx.saved_tensors, ctx.needs_input_grad
         u = gradients[0].contiguous(memory_format=ctx.layout)  # which decides what kernel torch uses
         return (
-            _Back.apply(g, u, x.shape, ctx.how) if by_x else None,  # type: ignore[no-untyped-call]
+            _Back.apply(g, u, x.detach(), ctx.how) if by_x else None,  # type: ignore[no-untyped-call]
             _Conv.apply(x, u, ctx.how) if by_g else None,  # type: ignore[no-untyped-call]
             None,
             None,
         )
-
-
-def _layout(tensor: Tensor) -> torch.memory_format:
-    return torch.contiguous_format if tensor.is_contiguous() else torch.channels_last
