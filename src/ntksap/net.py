@@ -107,21 +107,17 @@ class Net:
             raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
         return self._forward(weights, inputs, kept, batch=norm == "batch")
 
-    def observed(
-        self, weights: Mapping[str, Tensor], inputs: Inputs, *, kept: Kept = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Evaluate f with BatchNorm by this batch's mean and unbiased variance, and return these statistics too.
+    @torch.no_grad()
+    def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs, *, kept: Kept = None) -> dict[str, Tensor]:
+        """Return BatchNorm's mean and unbiased variance of these inputs, from one pass in training mode.
 
-        They are taken layer by layer in this very pass and are constants to derivatives, so that a second evaluation
-        with ``norm=`` these statistics repeats the first.
+        As a layer in training records them: while they are taken, each layer normalises by its batch's mean and
+        *biased* variance. Use them as constants, ``norm=``. ``kept`` as in a call.
         """
         taken: dict[str, Tensor] = {}
-        return self._forward(weights, inputs, kept, taken=taken), taken
-
-    @torch.no_grad()
-    def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
-        """Return the statistics of `observed` alone, without a graph."""
-        return self.observed(weights, inputs)[1] if self._norms.layers else {}
+        if self._norms.layers:
+            self._forward(weights, inputs, kept, batch=True, taken=taken)
+        return taken
 
     def norm_buffers(self) -> dict[str, Tensor]:
         """Return the normalisation layers' running means, variances and counts, as the module has them."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ntksap.batch_norm import batch_norm
@@ -29,6 +28,11 @@ class PlainBatchNorm(_BatchNorm):
         if torch.overrides.has_torch_function_unary(x):  # a tensor with rules of its own, for torch's functions
             return super().forward(x)
         affine = [p for p in (self.weight, self.bias) if p is not None]
+        if self.training and not torch.is_grad_enabled() and x.numel() > x.shape[1] and _plain(x):
+            y, self.running_mean, variance, _ = native_norm.normalised(x, self.weight, self.bias, self.eps)
+            count = x.numel() // x.shape[1]
+            self.running_var = variance * (count / (count - 1))
+            return y
         if self.training and _only_reverse_mode(x) and not any(p.requires_grad for p in affine):
             return batch_norm(x, self.weight, self.bias, self.eps)
         if self.training or self.running_var is None or self.running_mean is None or x.dtype != self.running_var.dtype:
@@ -44,6 +48,11 @@ class PlainBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass
+
+
+def _plain(x: Tensor) -> bool:
+    """Whether our kernels can normalise x."""
+    return native_norm.suits(x) and not transformed(x)
 
 
 def _only_reverse_mode(x: Tensor) -> bool:
@@ -65,7 +74,9 @@ class Norms:
         self._given: Mapping[str, Tensor] = {}
         self._taken: dict[str, Tensor] | None = None
         for path, layer in self.layers.items():
-            layer.register_forward_pre_hook(lambda layer, args, path=path: self._before(path, layer, args[0]))
+            layer.momentum = 1.0  # in training mode the buffers, which are scratch, become the statistics of the batch
+            layer.register_forward_pre_hook(lambda layer, args, path=path: self._before(path, layer))
+            layer.register_forward_hook(lambda layer, args, output, path=path: self._after(path, layer))
         for part in skeleton.modules():
             if type(part) in _PLAIN:
                 part.__class__ = PlainBatchNorm
@@ -74,10 +85,10 @@ class Norms:
     def using(
         self, *, batch: bool = False, given: Mapping[str, Tensor] | None = None, taken: dict[str, Tensor] | None = None
     ) -> Iterator[None]:
-        """Let the layers normalise by the batch, by ``given`` buffers, or by what is then put into ``taken``.
+        """Let the layers normalise by the batch, whose statistics are put into ``taken``, or by ``given`` buffers.
 
-        The latter two are constants. A layer that is called several times has statistics for each call: those of the
-        first are named like its buffers, ``path.running_mean``; those of later ones ``path.running_mean.1`` and so on.
+        A layer that is called several times has statistics for each call: those of the first are named like its
+        buffers, ``path.running_mean``; those of later ones ``path.running_mean.1`` and so on.
         """
         for layer in (*self.layers.values(), *self._untracked):
             layer.train(batch)
@@ -87,31 +98,18 @@ class Norms:
         finally:
             self._given, self._taken = {}, None
 
-    def _before(self, path: str, layer: _NormBase, x: Tensor) -> None:
-        call = self._calls.get(path, 0)
-        self._calls[path] = call + 1
-        mean, var = (f"{path}.{key}".lstrip(".") + (f".{call}" if call else "") for key in _KEYS)
-        if self._taken is not None:
-            self._taken[mean], self._taken[var] = _mean_and_variance(layer, x.detach())
-            layer.running_mean, layer.running_var = self._taken[mean], self._taken[var]
-        elif call and mean in self._given:
+    def _before(self, path: str, layer: _NormBase) -> None:
+        call = self._calls[path] = self._calls.get(path, -1) + 1
+        mean, var = _names(path, call)
+        if call and mean in self._given:
             layer.running_mean, layer.running_var = self._given[mean], self._given[var]
 
+    def _after(self, path: str, layer: _NormBase) -> None:
+        if self._taken is not None and layer.running_mean is not None and layer.running_var is not None:
+            mean, var = _names(path, self._calls[path])
+            self._taken[mean], self._taken[var] = layer.running_mean.clone(), layer.running_var.clone()
 
-_KEYS = ("running_mean", "running_var")
 
-
-def _mean_and_variance(layer: _NormBase, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased variance of each channel (C,), over batch and places; of InstanceNorm, the average of all."""
-    count = x.numel() // x.shape[1]
-    if isinstance(layer, _BatchNorm) and count > 1 and native_norm.suits(x) and not transformed(x):
-        _, mean, var, _ = native_norm.normalised(x, None, None, layer.eps, statistics_only=True)
-        return mean, var * (count / (count - 1))
-    wide = torch.promote_types(x.dtype, torch.float32)
-    mean, var = (torch.zeros(x.shape[1], dtype=wide, device=x.device) for _ in range(2))
-    with torch.no_grad():
-        if isinstance(layer, _BatchNorm):
-            F.batch_norm(x.to(wide), mean, var, training=True, momentum=1.0)
-        else:
-            F.instance_norm(x.to(wide), mean, var, use_input_stats=True, momentum=1.0)
-    return mean, var
+def _names(path: str, call: int) -> list[str]:
+    """Return what the statistics of a layer's call are named."""
+    return [f"{path}.{key}".lstrip(".") + (f".{call}" if call else "") for key in ("running_mean", "running_var")]

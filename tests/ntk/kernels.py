@@ -32,17 +32,15 @@ def setting(name: str, *, inputs: int = 4, density: float = 0.6) -> tuple[nn.Mod
 
 
 def set_statistics(module: nn.Module, evaluate: Callable[[], object]) -> None:
-    """Fill each BatchNorm's buffers, in the order they stand in the module, with the statistics of what reaches it.
-
-    One whole evaluation per layer, all in evaluation mode, so that the layers before it are settled.
-    """
-    for layer in [part for part in module.eval().modules() if isinstance(part, _BatchNorm)]:
-        seen: list[Tensor] = []
-        handle = layer.register_forward_pre_hook(lambda layer, args, seen=seen: seen.append(args[0].detach()))
+    """Fill each BatchNorm's buffers with the statistics of one batch, by one pass in training mode, as published."""
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.train().momentum = 1.0
+    if norms:  # functional_call leaves a module that is registered under two names changed
         evaluate()
-        handle.remove()
-        values = seen[0].transpose(0, 1).flatten(1)
-        layer.running_mean, layer.running_var = values.mean(1), values.var(1)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.eval().momentum = momentum
 
 
 def explicit_jacobian(module: nn.Module, inputs: Any, masks: dict[str, Tensor], norm: str = "running") -> Tensor:

@@ -37,7 +37,8 @@ def ntk_sap(
         L_i = Σ ‖f(z; θ⊙m) − f(z; (θ+Δ)⊙m)‖² ≈ ε · ‖∂f/∂w ⊙ m‖²_F
         S   = |Σ_i ∂L_i/∂m| = |Σ_i θ⊙g_a + (θ+Δ)⊙g_b|,   g_a, g_b the derivatives by the two effective weights.
 
-    BatchNorm: mean and unbiased variance of the unperturbed net on the whole of z serve both passes as constants.
+    BatchNorm: one pass of the unperturbed net in training mode on the whole of z gives the statistics that serve both
+    passes as constants, see `Net.statistics`.
     """
     if draws < 1 or batch < 1 or perturbations < 1 or epsilon <= 0:
         raise InputError("draws, batch and perturbations must be at least 1 and epsilon above 0")
@@ -47,6 +48,7 @@ def ntk_sap(
     def score_of_draw(index: int) -> dict[str, Tensor]:
         weights = net.draw(*probe.key("weights", index)) if fresh_weights else net.weights
         inputs = probe.batches[index % len(probe.batches)][0] if real_inputs else probe.noise(index, batch)
+        statistics = net.statistics(net.leaves(weights, masks), inputs, kept=masks)
         probe.micro.fit(net, net.leaves(weights, masks), inputs, graphs=2)
 
         def score_of_perturbation(number: int) -> dict[str, Tensor]:
@@ -58,8 +60,6 @@ def ntk_sap(
             derivative = _tangent if tangent else _difference
 
             def over_slices(slices: list[Inputs]) -> dict[str, Tensor]:
-                # Slices need the statistics of the whole batch first; a whole batch takes them in its first pass.
-                statistics = net.statistics(net.leaves(weights, masks), inputs) if len(slices) > 1 else None
                 return probe.sum(lambda part: derivative(net, weights, delta, masks, part, statistics), slices)
 
             return probe.micro.run(over_slices, inputs)
@@ -70,38 +70,29 @@ def ntk_sap(
 
 
 def _difference(
-    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors | None
+    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors
 ) -> dict[str, Tensor]:
     """∂/∂m Σ(f(θ⊙m) − f((θ+Δ)⊙m))². A sum of squares, not norm()**2, whose derivative is undefined at 0."""
     moved = {**weights, **{name: weights[name] + delta[name] for name in net.prunable}}
     here, there = net.leaves(weights, masks), net.leaves(moved, masks)
-    output, statistics = _evaluated(net, here, inputs, statistics, masks)
-    loss = (output - net(there, inputs, norm=statistics, kept=masks)).square().sum()
+    first, second = (net(leaves, inputs, norm=statistics, kept=masks) for leaves in (here, there))
+    loss = (first - second).square().sum()
     by_here, by_there = _both(net, loss, here, there)
     return {name: weights[name] * by_here[name] + moved[name] * by_there[name] for name in net.prunable}
 
 
 def _tangent(
-    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors | None
+    net: Net, weights: Tensors, delta: Tensors, masks: Tensors, inputs: Inputs, statistics: Tensors
 ) -> dict[str, Tensor]:
     """∂/∂m ‖J·(Δ⊙m)‖², J = ∂f/∂w at w = θ⊙m: the limit of `_difference` for ε → 0, without cancellation."""
     here, along = net.leaves(weights, masks), net.leaves({name: delta[name] for name in net.prunable}, masks)
     with forward_ad.dual_level():
         dual = {name: forward_ad.make_dual(here[name], along[name]) for name in net.prunable}
-        slope = forward_ad.unpack_dual(_evaluated(net, {**here, **dual}, inputs, statistics)[0]).tangent
+        slope = forward_ad.unpack_dual(net({**here, **dual}, inputs, norm=statistics)).tangent
         if slope is None:  # nothing prunable reaches the output
             return {name: torch.zeros_like(weights[name]) for name in net.prunable}
         by_here, by_along = _both(net, slope.square().sum(), here, along)
     return {name: weights[name] * by_here[name] + delta[name] * by_along[name] for name in net.prunable}
-
-
-def _evaluated(
-    net: Net, leaves: Tensors, inputs: Inputs, statistics: Tensors | None, kept: Tensors | None = None
-) -> tuple[Tensor, Tensors]:
-    """Return f and the statistics it was evaluated with: the given ones, else those of these inputs."""
-    if statistics is None:
-        return net.observed(leaves, inputs, kept=kept)
-    return net(leaves, inputs, norm=statistics, kept=kept), statistics
 
 
 def _both(net: Net, loss: Tensor, first: Tensors, second: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
