@@ -16,6 +16,7 @@ from ntksap.errors import NtksapError
 from ntksap.files import write_atomically
 
 _FORMAT = "ntksap-checkpoint-1"
+_DEFAULT = "the default"
 
 
 class CheckpointError(NtksapError, ValueError):
@@ -48,9 +49,10 @@ def write_checkpoint(
 def read_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, identity: Mapping[str, Any]) -> int:
     """Put a training back as `write_checkpoint` found it and return its epoch; on error nothing is changed."""
     tensors, facts = _read(path)
-    for key, here in json.loads(json.dumps(dict(identity))).items():
-        if (there := facts["identity"].get(key)) != here:
-            raise CheckpointError(f"{path} is of another training: {key} is {there!r} there and {here!r} here")
+    here, there = json.loads(json.dumps(dict(identity))), facts["identity"]
+    for key in sorted(here.keys() | there.keys()):
+        if (found := there.get(key, _DEFAULT)) != (wanted := here.get(key, _DEFAULT)):
+            raise CheckpointError(f"{path} is of another training: {key} is {found!r} there and {wanted!r} here")
     own, held = _model_tensors(model), _held(path, tensors, model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     states: dict[Tensor, dict[str, Tensor]] = {}

@@ -41,8 +41,6 @@ class Recipe:
     """Schedule "step": by how much."""
     warmup: float = 0.25
     """Schedule "one-cycle": the share of all steps in which the rate rises, 0 ≤ warmup < 1."""
-    init: Literal["kaiming_normal"] = "kaiming_normal"
-    """What the initial weights are drawn from. A record: training starts from the weights that the model has."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the layers' arithmetic; weights and loss are always float32."""
     channels_last: bool = False
@@ -51,6 +49,13 @@ class Recipe:
     """Run the model through torch.compile."""
     augment: bool = True
     """Crop and mirror training images at random, as the data set does it."""
+
+    def stated(self) -> dict[str, Any]:
+        """Return the settings that are not the default ones: what names a training.
+
+        So a setting that is added later, with a default that changes nothing, leaves names as they were.
+        """
+        return not_default(self)
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
@@ -69,6 +74,16 @@ class Recipe:
         ):
             if wrong:
                 raise InputError(f"{name} of a recipe must be {wanted}, not {getattr(self, name)!r}")
+
+
+def not_default(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that do not have their default value, as plain values."""
+    return {
+        field.name: getattr(record, field.name)
+        for field in fields(record)
+        if getattr(record, field.name)
+        != (field.default_factory() if field.default_factory is not MISSING else field.default)
+    }
 
 
 def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:

@@ -16,7 +16,7 @@ from ntksap._version import __version__
 from ntksap.errors import InputError, unknown
 from ntksap.methods import METHODS, method_named
 from ntksap.native.compiler import library
-from ntksap.recipe import Recipe
+from ntksap.recipe import Recipe, not_default
 from ntksap.sanity import CHECKS, Sanity
 from ntksap.schedules import density_of, schedule_named
 
@@ -54,12 +54,13 @@ class Settings:
 
     @property
     def name(self) -> str:
-        """The name of the run: readable parts, then a hash of everything."""
+        """The name of the run: readable parts, then a hash of every setting that is not the default."""
         model = self.model.replace(":", ".").replace("/", "-")
         parts = [self.data, model, self.method, *([] if self.sanity == "none" else [self.sanity])]
         if self.method != DENSE:
             parts.append(f"{100 * self.sparsity:.2f}")
-        digest = hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()
+        stated = {**not_default(self), "recipe": self.recipe.stated()}
+        digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
         return "-".join([*parts, f"seed{self.seed}", digest[:8]])
 
     def plain(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ class TrainState:
         self.epoch = read_checkpoint(path, self.model, self.optimizer, self._identity())
 
     def _identity(self) -> dict[str, object]:
-        return {"seed": self.seed, "masks": self.masks.sha256 if self.masks else None, **asdict(self.recipe)}
+        return {"seed": self.seed, "masks": self.masks.sha256 if self.masks else None, **self.recipe.stated()}
 
 
 def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:

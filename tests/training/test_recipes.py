@@ -33,10 +33,9 @@ def test_the_papers_recipes_are_the_papers_table(name):
         recipe.weight_decay,
     )
     assert row == PAPER[name]
-    assert (recipe.schedule, recipe.drop_factor, recipe.init, recipe.precision, recipe.augment) == (
+    assert (recipe.schedule, recipe.drop_factor, recipe.precision, recipe.augment) == (
         "step",
         10,
-        "kaiming_normal",
         "fp32",
         True,
     )
@@ -105,7 +104,6 @@ def test_an_unknown_override_names_it_with_the_nearest_and_all_known_ones():
         ("compile", 1),
         ("optimizer", "adam"),
         ("optimizer", 3),
-        ("init", "zeros"),
         ("precision", "fp16"),
     ],
 )
