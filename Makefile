@@ -49,7 +49,7 @@ data/cifar-10-batches-bin: | install
 	else $(BIN)/python -c 'import ntksap.data; ntksap.data.download("cifar10", "data")'; fi
 
 # An independent library to compare kernels with. It goes in without its dependencies, which bring TensorFlow.
-$(OTHER)/.installed: tests/ntk/other/constraints.txt
+$(OTHER)/.installed: tests/analysis/other/constraints.txt
 	-test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
 	-$(OTHER)/bin/pip install --disable-pip-version-check -q -c $< jax frozendict \
 	&& $(OTHER)/bin/pip install --disable-pip-version-check -q -c $< --no-deps neural-tangents && touch $@ \

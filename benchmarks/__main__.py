@@ -10,8 +10,8 @@ from rich.table import Table
 
 from benchmarks.harness import SIDES, measure, run_one_side
 from benchmarks.jobs import JOBS
-from ntksap.files import write_json
-from ntksap.machine import keep_memory
+from ntksap._base.files import write_json
+from ntksap._base.machine import keep_memory
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "benchmarks.json"
 

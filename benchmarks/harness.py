@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ntksap.machine import peak_memory_mib
+from ntksap._base.machine import peak_memory_mib
 
 SIDES = ("textbook", "product")
 

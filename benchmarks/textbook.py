@@ -1,8 +1,8 @@
 """Pruning the textbook way, as the published code of these methods does it: oracle and baseline of the benchmarks.
 
 Layers that multiply their weight by a mask in every forward pass, derivatives by the mask, a pass of its own for the
-BatchNorm statistics, eager float32, NCHW. Nothing of the product's engine is used but its dice (`ntksap.seeds`) and its
-initialiser, so that both sides see the same draws and can be compared weight by weight.
+BatchNorm statistics, eager float32, NCHW. Nothing of the product's engine is used but its dice and its initialiser,
+so that both sides see the same draws and can be compared weight by weight.
 """
 
 import copy
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ntksap.initialisers import kaiming_normal
-from ntksap.seeds import generator_of, global_seed
+from ntksap._base.seeds import generator_of, global_seed
+from ntksap.net.initialisers import kaiming_normal
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 Masks = dict[str, Tensor]

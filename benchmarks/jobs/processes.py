@@ -8,9 +8,9 @@ import ntksap
 from benchmarks.harness import Job
 from benchmarks.team import Team
 from ntksap.data.base import Dataset
-from ntksap.data.images import MemorySplit
-from ntksap.recipe import Recipe
-from ntksap.training import TrainState, train
+from ntksap.data.memory import MemorySplit
+from ntksap.training.loop import TrainState, train
+from ntksap.training.recipe import Recipe
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 

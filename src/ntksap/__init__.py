@@ -6,12 +6,8 @@
 >>> attached = masks.attach(model)
 """
 
-from ntksap import interchange, methods, models
-from ntksap._version import __version__
-from ntksap.api import prune, prune_steps
-from ntksap.cost import Cost, cost
-from ntksap.diagnosis import Diagnosis, diagnose
-from ntksap.errors import (
+from ntksap import methods, models
+from ntksap._base import (
     ApproximationWarning,
     CollapseError,
     CollapseWarning,
@@ -21,14 +17,12 @@ from ntksap.errors import (
     NtksapError,
     ScoreError,
 )
-from ntksap.masks import Masks
+from ntksap._prune import prune, prune_steps
+from ntksap._version import __version__
+from ntksap.analysis import Cost, Diagnosis, Kernel, cost, diagnose, ntk, spectrum_distance
 from ntksap.net import Net
-from ntksap.ntk import ntk
-from ntksap.probe import Probe
-from ntksap.pruning import Round
-from ntksap.selection import select
-from ntksap.sparse_kernels import sparse_kernels
-from ntksap.spectrum import Kernel, spectrum_distance
+from ntksap.net.kernels import sparse_kernels
+from ntksap.pruning import Masks, Probe, Round, interchange, select
 
 __all__ = [
     "ApproximationWarning",

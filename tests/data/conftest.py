@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_sets import shrink, write_cifar_folder, write_imagenet, write_tiny_imagenet
 
 from ntksap.data import Dataset, cifar, load
 from ntksap.data.checksums import MD5
+from tests.data.tiny_sets import shrink, write_cifar_folder, write_imagenet, write_tiny_imagenet
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_sets import CIFAR_COUNT, binary_records, shrink, write_cifar_folder
 
 from ntksap.data import DataError, Dataset, cifar, load
 from ntksap.data.checksums import MD5
+from tests.data.tiny_sets import CIFAR_COUNT, binary_records, shrink, write_cifar_folder
 
 Publish = Callable[[Path], None]
 SPECS = pytest.mark.parametrize("spec", [shrink(cifar.CIFAR10), shrink(cifar.CIFAR100)], ids=["cifar10", "cifar100"])

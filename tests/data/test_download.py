@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_sets import shrink, write_cifar_folder, write_tiny_imagenet
 
-from ntksap.data import DataError, cifar, download, fetch, load
+from ntksap.data import DataError, cifar, download, load
+from ntksap.data import downloads as fetch
 from ntksap.data.checksums import MD5
+from tests.data.tiny_sets import shrink, write_cifar_folder, write_tiny_imagenet
 
 NAME = "cifar-10-binary.tar.gz"
 PAYLOAD = np.random.default_rng(0).bytes(300_000)

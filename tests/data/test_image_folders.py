@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_sets import TINY_WNIDS, write_imagenet, write_tiny_imagenet
 
 from ntksap.data import DataError, Dataset, load
 from ntksap.data.imagenet import IMAGENET_MEAN, IMAGENET_STD, TINY_MEAN, TINY_STD
+from tests.data.tiny_sets import TINY_WNIDS, write_imagenet, write_tiny_imagenet
 
 # Python 3.12 warns of fork in a process with threads, which torch always has; its loader forks all the same.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

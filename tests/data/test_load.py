@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ntksap import InputError
-from ntksap.data import TABLE, DataError, Dataset, data_root, fetch, load, pruning_batches
+from ntksap.data import TABLE, DataError, Dataset, data_root, load, pruning_batches
+from ntksap.data import downloads as fetch
 
 
 @pytest.fixture(params=list(TABLE))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ntksap.data import load
-from ntksap.data.images import MemorySplit, crop_and_flip, normalise
+from ntksap.data.memory import MemorySplit, crop_and_flip, normalise
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from ntksap._base.seeds import generator_of
 from ntksap.data import DataError
 from ntksap.data.imagenet import IMAGENET, TINY
 from ntksap.data.patches import ATTEMPTS, View, central_view, decode, patch, random_view
-from ntksap.seeds import generator_of
 
 VIEWS = pytest.mark.parametrize("view", [TINY, IMAGENET], ids=["tiny", "imagenet"])
 unit = st.floats(0, 1, exclude_max=True)

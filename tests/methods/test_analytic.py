@@ -7,8 +7,8 @@ from torch import nn
 import ntksap
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.ntk_sap_analytic import expected_trace, ntk_sap_analytic
-from ntksap.net import Net
-from ntksap.probe import Probe
+from ntksap.net.net import Net
+from ntksap.pruning.probe import Probe
 
 
 def resnet20(sparsity: float, **options):

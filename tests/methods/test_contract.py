@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import ntksap
-from cases import CASES, Case
 from ntksap.methods import METHODS, Method
-from ntksap.net import Net
-from ntksap.probe import Probe
-from ntksap.pruning import Round
-from ntksap.schedules import schedule_named
+from ntksap.net.net import Net
+from ntksap.pruning.probe import Probe
+from ntksap.pruning.rounds import Round
+from ntksap.pruning.schedules import schedule_named
+from tests.cases import CASES, Case
 
 SMALL = {
     "ntk-sap": {"draws": 2, "batch": 8},

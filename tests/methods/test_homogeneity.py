@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import ntksap
-from cases import BY_NAME
 from ntksap.methods import METHODS
+from tests.cases import BY_NAME
 
 
 class Functional(nn.Module):

@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 import ntksap
-from cases import BY_NAME
 from ntksap.methods.mag_1epoch import mag_1epoch
-from ntksap.net import Net
-from ntksap.probe import Probe
+from ntksap.net.net import Net
+from ntksap.pruning.probe import Probe
+from tests.cases import BY_NAME
 
 
 @pytest.mark.parametrize("case", ["conv-bn", "residual", "frozen"])

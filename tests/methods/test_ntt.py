@@ -7,9 +7,9 @@ import torch
 from torch.func import functional_call, jacrev
 
 import ntksap
-from cases import BY_NAME, CASES
 from ntksap.methods.ntt_kernel import Halves, exact_fits, kernel_gap
-from ntksap.net import Net
+from ntksap.net.net import Net
+from tests.cases import BY_NAME, CASES
 
 
 def setting(case_name: str):

@@ -8,11 +8,11 @@ from torch import nn
 from torch.func import functional_call
 
 import ntksap
-from cases import BY_NAME
 from ntksap.methods.prospr import prospr
 from ntksap.methods.snip import snip
-from ntksap.net import Net
-from ntksap.probe import Probe
+from ntksap.net.net import Net
+from ntksap.pruning.probe import Probe
+from tests.cases import BY_NAME
 
 
 def setting(case_name: str, density: float = 1.0, batches: int = 4):

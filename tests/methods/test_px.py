@@ -8,8 +8,8 @@ from torch import nn
 
 import ntksap
 from ntksap.methods.px import px
-from ntksap.net import Net
-from ntksap.probe import Probe
+from ntksap.net.net import Net
+from ntksap.pruning.probe import Probe
 
 SIZES = (3, 4, 5, 2)
 

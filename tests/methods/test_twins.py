@@ -9,16 +9,16 @@ from torch import nn
 from torch.func import functional_call
 
 import ntksap
-from cases import BY_NAME
 from ntksap.methods import METHODS
 from ntksap.methods.grasp import grasp
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.snip import snip
 from ntksap.methods.synflow import synflow
-from ntksap.net import Net
-from ntksap.probe import Probe
-from ntksap.pruning import prune_rounds
-from ntksap.schedules import exponential
+from ntksap.net.net import Net
+from ntksap.pruning.probe import Probe
+from ntksap.pruning.rounds import prune_rounds
+from ntksap.pruning.schedules import exponential
+from tests.cases import BY_NAME
 
 
 def setting(case_name: str, *, data: bool = True, density: float = 0.6):

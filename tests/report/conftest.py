@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import small_settings
 
-from ntksap.errors import NtksapError
-from ntksap.run_folder import Place, Progress
-from ntksap.runs import run
+from ntksap._base.errors import NtksapError
+from ntksap.runs.execution import run
+from ntksap.runs.folder import Place, Progress
+from tests.runs.small_runs import small_settings
 
 
 def _stop_after_first_epoch(progress: Progress) -> None:

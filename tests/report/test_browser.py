@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import pytest
-from pages import SVG
-from report_browser import CHROMIUM, DRIVER, browser
 
 from ntksap.report.page import build_report
+from tests.report.pages import SVG
+from tests.report.report_browser import CHROMIUM, DRIVER, browser
 
 pytestmark = [
     pytest.mark.slow,

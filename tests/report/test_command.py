@@ -2,10 +2,10 @@ import json
 
 import pytest
 import tyro
-from pages import Page
 
+from ntksap._base.errors import InputError
 from ntksap.cli.report import run_report
-from ntksap.errors import InputError
+from tests.report.pages import Page
 
 
 def test_the_command_writes_the_page_into_the_folder_and_says_where(sample, capsys):

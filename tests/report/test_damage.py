@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from pages import Page, section
 
 from ntksap.report.page import build_report
 from ntksap.report.reading import read_folder
+from tests.report.pages import Page, section
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -2,7 +2,6 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from markupsafe import Markup
-from pages import SVG, titles
 
 from ntksap.report.charts import accuracy_chart
 from ntksap.report.curves import Curve, Quantity, curve_chart
@@ -10,6 +9,7 @@ from ntksap.report.heatmap import heat_map, lowest_density
 from ntksap.report.plot import looks, marker
 from ntksap.report.svg import Scale, log_ticks, spread, tag, ticks
 from ntksap.report.table import Cell
+from tests.report.pages import SVG, titles
 
 
 def cell(method, sparsity, mean, std=0.0, seeds=1):

@@ -2,12 +2,12 @@ import json
 import re
 
 import pytest
-from pages import SVG, Page, section, titles
 
-from ntksap.errors import InputError, StorageError
-from ntksap.masks import Masks
+from ntksap._base.errors import InputError, StorageError
+from ntksap.pruning.masks import Masks
 from ntksap.report.figures import COLOURS
 from ntksap.report.page import build_report
+from tests.report.pages import SVG, Page, section, titles
 
 
 @pytest.fixture(scope="module")

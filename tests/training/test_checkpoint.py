@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors import safe_open
-from small_training import RECIPE, digits, network, random_masks, state_of
 from torch.optim import SGD
 
-from cases import BY_NAME
-from ntksap.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
-from ntksap.training import TrainState, train
+from ntksap.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from ntksap.training.loop import TrainState, train
+from tests.cases import BY_NAME
+from tests.training.small_training import RECIPE, digits, network, random_masks, state_of
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 import pytest
 import torch
-from small_training import RECIPE, digits, network, same_bits, state_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ntksap.data import Dataset
-from ntksap.data.images import MemorySplit
-from ntksap.training import TrainState, evaluate, train
+from ntksap.data.memory import MemorySplit
+from ntksap.training.loop import TrainState, evaluate, train
+from tests.training.small_training import RECIPE, digits, network, same_bits, state_of
 
 
 def test_the_numbers_are_those_of_one_pass_over_the_whole_test_set():

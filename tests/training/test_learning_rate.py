@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
-from ntksap.errors import InputError
-from ntksap.recipe import Recipe, load_recipe, lr_at
+from ntksap._base.errors import InputError
+from ntksap.training.recipe import Recipe, load_recipe, lr_at
 
 STEPS = 7
 

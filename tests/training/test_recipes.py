@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import ntksap
-from ntksap.errors import InputError
-from ntksap.recipe import Recipe, load_recipe, recipe_names
+from ntksap._base.errors import InputError
+from ntksap.training.recipe import Recipe, load_recipe, recipe_names
 
 # Network and data set: epochs, batch, optimizer, momentum, lr, drops, weight decay, as printed in the paper's appendix.
 PAPER = {
@@ -161,6 +161,6 @@ def test_an_installed_package_has_its_recipes_beside_its_modules(tmp_path):
     shutil.copytree(package, tmp_path / "ntksap", ignore=shutil.ignore_patterns("__pycache__", "recipes"))
     (tmp_path / "ntksap" / "recipes").mkdir()
     (tmp_path / "ntksap" / "recipes" / "alone.toml").write_text("epochs = 2\nbatch = 8\nlr = 0.5\n")
-    code = "from ntksap.recipe import *; print(recipe_names(), load_recipe('alone').lr)"
+    code = "from ntksap.training.recipe import *; print(recipe_names(), load_recipe('alone').lr)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "['alone'] 0.5\n"

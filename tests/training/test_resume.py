@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_training import RECIPE, digits, same_bits, state_of, untimed
 
-from ntksap.training import DivergedError, Epoch, TrainState, train
+from ntksap.training.loop import DivergedError, Epoch, TrainState, train
+from tests.training.small_training import RECIPE, digits, same_bits, state_of, untimed
 
 RECIPES = {
     "sgd": RECIPE,
@@ -96,8 +96,9 @@ def train_or_resume(path: str) -> None:
 
 def test_a_killed_process_goes_on_where_it_was(tmp_path):
     killed, whole = str(tmp_path / "killed"), str(tmp_path / "whole")
-    code = f"import torch; torch.set_num_threads(1); import test_resume; test_resume.train_or_resume({killed!r})"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent)
+    code = "import torch; torch.set_num_threads(1); from tests.training.test_resume import train_or_resume; "
+    code += f"train_or_resume({killed!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     while not Path(killed).exists():
         assert process.poll() is None
         time.sleep(0.01)

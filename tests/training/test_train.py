@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_training import RECIPE, digits, network, random_masks, same_bits, state_of, untimed
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ntksap
 from ntksap import data
+from ntksap._base.errors import InputError, MaskError
+from ntksap._base.seeds import global_seed
 from ntksap.data import Dataset
-from ntksap.data.images import MemorySplit
-from ntksap.errors import InputError, MaskError
-from ntksap.initialisers import kaiming_normal
+from ntksap.data.memory import MemorySplit
 from ntksap.models import CifarResNet
-from ntksap.recipe import load_recipe, lr_at
-from ntksap.seeds import global_seed
-from ntksap.training import DivergedError, TrainState, train
+from ntksap.net.initialisers import kaiming_normal
+from ntksap.training.loop import DivergedError, TrainState, train
+from ntksap.training.recipe import load_recipe, lr_at
+from tests.training.small_training import RECIPE, digits, network, random_masks, same_bits, state_of, untimed
 
 
 def test_a_pruned_residual_network_learns_the_digits_by_the_quick_recipe():
@@ -38,7 +38,9 @@ def test_a_pruned_residual_network_learns_the_digits_by_the_quick_recipe():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov"])
 def test_the_loop_is_sgd_on_weights_multiplied_by_masks_bit_for_bit(optimizer, monkeypatch):
-    monkeypatch.setattr("ntksap.native.compiler.library", lambda: None)  # whose kernels round otherwise than torch's
+    monkeypatch.setattr(
+        "ntksap.net.kernels.compiler.library", lambda: None
+    )  # whose kernels round otherwise than torch's
     recipe, seed, some = replace(RECIPE, optimizer=optimizer), 1, digits()
     state = state_of(recipe, seed=seed)
     masks = {name: mask.float() for name, mask in state.masks.items()}

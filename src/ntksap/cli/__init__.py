@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import tyro
 
+from ntksap._base import ApproximationWarning, CollapseWarning, NtksapError, keep_memory
 from ntksap.cli.compare import run_compare
 from ntksap.cli.console import stderr
 from ntksap.cli.cost import show_cost
@@ -18,8 +19,6 @@ from ntksap.cli.report import run_report
 from ntksap.cli.reproduce import run_reproduce
 from ntksap.cli.spectrum import run_spectrum
 from ntksap.cli.train import run_train
-from ntksap.errors import ApproximationWarning, CollapseWarning, NtksapError
-from ntksap.machine import keep_memory
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "methods": show_methods,

@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 from rich.table import Table
 from torch import nn
 
-from ntksap.api import prune
-from ntksap.budget import PAPER_PASSES, Budget, measured_budget, paper_budget
+from ntksap._prune import prune
+from ntksap.analysis import PAPER_PASSES, Budget, cost, measured_budget, paper_budget
 from ntksap.cli.console import stdout
 from ntksap.cli.progress import bars
-from ntksap.cost import cost
-from ntksap.probe import Data
-from ntksap.report.svg import raised
-from ntksap.settings import DENSE
+from ntksap.pruning import Data
+from ntksap.report import raised
+from ntksap.runs import DENSE
 
 Numbers: TypeAlias = dict[str, list[int | None]]
 """Method → a number per column; None where there is none."""

@@ -8,20 +8,16 @@ from typing import Any
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
+from ntksap._base import NtksapError, write_atomically, write_json
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.engines import EngineArguments
 from ntksap.cli.live import Board, follow
 from ntksap.cli.options import DataArguments, listed, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, fitting, recipe_overrides
-from ntksap.errors import NtksapError
-from ntksap.files import write_atomically, write_json
 from ntksap.methods import METHODS
-from ntksap.recipe import load_recipe
-from ntksap.report.figures import accuracy_figure, save_figure
-from ntksap.report.page import build_report
-from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
-from ntksap.run_folder import Place
-from ntksap.settings import DENSE, Settings, settings_for
+from ntksap.report import Cell, accuracy_figure, build_report, cells, formatted, ranks, save_figure, to_csv
+from ntksap.runs import DENSE, Place, Settings, settings_for
+from ntksap.training import load_recipe
 
 
 class SweepError(NtksapError):
@@ -56,7 +52,7 @@ def run_compare(
         methods: Names from `ntksap methods` with commas between them, or all.
         sparsities: Shares of prunable weights to remove, with commas between them.
         seeds: Seeds, with commas between them.
-        recipe: How to train: a name from recipes/, or your own TOML file.
+        recipe: How to train: a name from the package (quick, cifar10-resnet20, …), or your own TOML file.
         sanity: Variants to add for each method, with commas: shuffle, reinit, invert.
         out: The folder for runs, table, figure and report.
         device: cpu, cuda or mps.

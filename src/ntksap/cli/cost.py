@@ -6,19 +6,17 @@ from pathlib import Path
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
+from ntksap._base import InputError, new_folder, write_atomically, write_json
+from ntksap.analysis import Cost, cost
 from ntksap.cli.budgets import budget_rows, print_budgets, to_csv
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
 from ntksap.cli.overrides import MethodOptions, fitting
-from ntksap.cost import Cost, cost
 from ntksap.data import Dataset, load
-from ntksap.errors import InputError
-from ntksap.files import new_folder, write_atomically, write_json
-from ntksap.masks import Masks
 from ntksap.methods import method_named
-from ntksap.pruning_data import pruning_data
-from ntksap.recipe import load_recipe
-from ntksap.schedules import density_of
+from ntksap.pruning import Masks, density_of
+from ntksap.runs import pruning_data
+from ntksap.training import load_recipe
 
 
 def show_cost(

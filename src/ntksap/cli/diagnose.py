@@ -8,12 +8,11 @@ import tyro
 from rich.table import Table
 from tyro.conf import Positional
 
+from ntksap.analysis import Diagnosis, KernelChange, diagnose
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.options import ModelArguments
-from ntksap.diagnosis import Diagnosis, diagnose
-from ntksap.kernel_change import KernelChange
-from ntksap.masks import Masks
-from ntksap.report.figures import diagnosis_figure
+from ntksap.pruning import Masks
+from ntksap.report import diagnosis_figure
 
 
 def run_diagnose(

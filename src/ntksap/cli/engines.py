@@ -5,14 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ntksap.engine import Event
-from ntksap.errors import InputError
-from ntksap.machine import cores
-from ntksap.run_folder import Place
-from ntksap.settings import Settings
-from ntksap.store import Store
-from ntksap.sweep import sweep
-from ntksap.sweep_ray import sweep_ray
+from ntksap._base import InputError, cores
+from ntksap.runs import Event, Place, Settings, Store, sweep, sweep_ray
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ntksap.cli.console import stderr
-from ntksap.engine import Event
-from ntksap.settings import DENSE, Settings
+from ntksap.runs import DENSE, Event, Settings
 
 
 class Board:

@@ -10,10 +10,9 @@ import tyro
 from torch import nn
 
 from ntksap import models
+from ntksap._base import InputError, global_seed
 from ntksap.data import Dataset
-from ntksap.errors import InputError
 from ntksap.methods import METHODS, method_named
-from ntksap.seeds import global_seed
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import tyro
 
 from ntksap.methods import METHODS, method_named
-from ntksap.recipe import Recipe
+from ntksap.training import Recipe
 
 
 def given(overrides: object) -> dict[str, Any]:

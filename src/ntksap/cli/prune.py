@@ -7,21 +7,19 @@ from typing import Any, Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from ntksap.api import precision_of, prune
+from ntksap._base import joined, new_folder, peak_memory_mib, write_json
+from ntksap._prune import precision_of, prune
+from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, spoken, stderr, stdout
 from ntksap.cli.diagnose import print_sentences
 from ntksap.cli.options import ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
 from ntksap.cli.progress import bars
 from ntksap.data import load
-from ntksap.diagnosis import diagnose
-from ntksap.files import new_folder, write_json
-from ntksap.machine import peak_memory_mib
 from ntksap.methods import method_named
 from ntksap.pruning import Round
-from ntksap.pruning_data import pruning_data
-from ntksap.ranks import joined
-from ntksap.report.figures import densities_figure
+from ntksap.report import densities_figure
+from ntksap.runs import pruning_data
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from ntksap.cli.console import print_json, stdout
-from ntksap.report.page import write_report
-from ntksap.report.reading import read_folder
+from ntksap.report import read_folder, write_report
 
 
 def run_report(folder: Positional[Path], out: Path | None = None, json: bool = False) -> None:

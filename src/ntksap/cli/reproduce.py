@@ -9,20 +9,13 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
+from ntksap._base import InputError, NtksapError, cores, unknown
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.live import Board, follow
 from ntksap.cli.options import listed, numbers
 from ntksap.cli.progress import bars
-from ntksap.engine import Task
-from ntksap.errors import InputError, NtksapError, unknown
-from ntksap.machine import cores
-from ntksap.reproduce.bench import Bench, Outcome
-from ntksap.reproduce.comparison import Comparison
-from ntksap.reproduce.kinds import reproduce
-from ntksap.reproduce.plan import SCALES, Plan, plan_names, read_plan
-from ntksap.run_folder import Place
-from ntksap.settings import Settings
-from ntksap.sweep import sweep
+from ntksap.paper import SCALES, Bench, Comparison, Outcome, Plan, plan_names, read_plan, reproduce
+from ntksap.runs import Place, Settings, Task, sweep
 
 
 class IncompleteError(NtksapError):

@@ -11,27 +11,20 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap.api import prune
+from ntksap._base import InputError, new_folder, write_json
+from ntksap._prune import prune
+from ntksap.analysis import Kernel, ntk
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.during import print_during
 from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
 from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.cli.progress import bars
 from ntksap.data import load
-from ntksap.errors import InputError
-from ntksap.files import new_folder, write_json
-from ntksap.masks import Masks
 from ntksap.methods import method_named
 from ntksap.net import Net
-from ntksap.ntk import ntk
-from ntksap.pruning_data import pruning_data
-from ntksap.report.figures import save_figure
-from ntksap.report.spectra import spectra_of
-from ntksap.report.spectrum_figure import during_figure, spectrum_figure
-from ntksap.schedules import density_of
-from ntksap.settings import DENSE
-from ntksap.spectra import spectra_during, spectrum_facts, spectrum_inputs
-from ntksap.spectrum import Kernel
+from ntksap.pruning import Masks, density_of
+from ntksap.report import during_figure, save_figure, spectra_of, spectrum_figure
+from ntksap.runs import DENSE, pruning_data, spectra_during, spectrum_facts, spectrum_inputs
 
 
 def run_spectrum(

@@ -5,15 +5,13 @@ from typing import Literal
 
 from tyro.conf import OmitArgPrefixes
 
+from ntksap._base import joined
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.options import DataArguments, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
 from ntksap.cli.progress import bars
-from ntksap.ranks import joined
-from ntksap.recipe import load_recipe
-from ntksap.run_folder import Place, Progress, read_result
-from ntksap.runs import run
-from ntksap.settings import settings_for
+from ntksap.runs import Place, Progress, read_result, run, settings_for
+from ntksap.training import load_recipe
 
 
 def run_train(
@@ -46,7 +44,7 @@ def run_train(
         method: A name from `ntksap methods`, or dense to prune nothing.
         sparsity: Share of prunable weights to remove.
         seed: Decides initial weights, draws, the order of images and augmentation.
-        recipe: How to train: a name from recipes/, or your own TOML file.
+        recipe: How to train: a name from the package (quick, cifar10-resnet20, …), or your own TOML file.
         sanity: Shuffle the mask within layers, train it from fresh weights, or keep the lowest scores.
         rounds: Rounds of pruning; the method's own by default.
         schedule: How density falls over the rounds; the method's own by default.

@@ -4,13 +4,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ntksap.data import cifar, digits, fetch, imagenet
+from ntksap._base import unknown
+from ntksap.data import cifar, digits, imagenet
+from ntksap.data import downloads as fetch
 from ntksap.data.base import DataError, Dataset, Split, data_root, pruning_batches
-from ntksap.data.fetch import download
+from ntksap.data.downloads import download
 from ntksap.data.imagenet import IMAGENET_FOLDER, TINY_FOLDER
-from ntksap.errors import unknown
+from ntksap.data.memory import MemorySplit
 
-__all__ = ["TABLE", "DataError", "Dataset", "Source", "Split", "data_root", "download", "load", "pruning_batches"]
+__all__ = [
+    "TABLE",
+    "DataError",
+    "Dataset",
+    "MemorySplit",
+    "Source",
+    "Split",
+    "data_root",
+    "download",
+    "load",
+    "pruning_batches",
+]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ntksap.errors import NtksapError
-from ntksap.seeds import generator_of
+from ntksap._base import NtksapError, generator_of
 
 WHERE = "Point --data-dir or NTKSAP_DATA at the folder that holds it"
 AGAIN = "Delete it and get it again (--download fetches it)"

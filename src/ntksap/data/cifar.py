@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ntksap.data.base import AGAIN, WHERE, DataError, Dataset
 from ntksap.data.checksums import verify
-from ntksap.data.images import MemorySplit
+from ntksap.data.memory import MemorySplit
 from ntksap.data.pickled import unpickle
 
 PIXELS = 3 * 32 * 32  # an image is its red plane, then green, then blue, each row by row

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ntksap.data.base import Dataset
-from ntksap.data.images import MemorySplit
+from ntksap.data.memory import MemorySplit
 
 CLASSES = 10
 TEST_PER_CLASS = 36  # 360 test images, 1,437 training images

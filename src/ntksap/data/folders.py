@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from ntksap._base import generator_of
 from ntksap.data.base import DataError, batch_order
-from ntksap.data.images import normalise
+from ntksap.data.memory import normalise
 from ntksap.data.patches import View, decode
-from ntksap.seeds import generator_of
 
 
 class FolderSplit:

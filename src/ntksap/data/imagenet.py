@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ntksap.data.base import WHERE, DataError, Dataset
-from ntksap.data.fetch import BY_HAND
+from ntksap.data.downloads import BY_HAND
 from ntksap.data.folders import FolderSplit
 from ntksap.data.patches import View
 

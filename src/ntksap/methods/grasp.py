@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ntksap.net import Net
-from ntksap.probe import Batch, Probe
+from ntksap.pruning import Batch, Probe
 
 
 def grasp(

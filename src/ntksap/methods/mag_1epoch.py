@@ -6,9 +6,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ntksap.errors import InputError, ScoreError
+from ntksap._base import InputError, ScoreError
 from ntksap.net import Net
-from ntksap.probe import Probe
+from ntksap.pruning import Probe
 
 
 def mag_1epoch(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ntksap.errors import InputError
+from ntksap._base import InputError
 from ntksap.net import Inputs, Net
-from ntksap.probe import Probe
+from ntksap.pruning import Probe
 
 Tensors = Mapping[str, Tensor]
 

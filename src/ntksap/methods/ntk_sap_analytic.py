@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ntksap import moments
-from ntksap.moments import MomentTensor, module_rules
+from ntksap.methods import moments
+from ntksap.methods.moments import MomentTensor, module_rules
 from ntksap.net import Net, map_tensors
-from ntksap.probe import Probe
+from ntksap.pruning import Probe
 
 _DRAWS, _NUMBERS = 64, 4_000_000
 """Draws of the initialiser from which the moments of each parameter are taken; two for nets with many parameters."""
@@ -29,8 +29,8 @@ def ntk_sap_analytic(
 
         K(m) = E_{θ,z} Σ_w m_w ‖∂f(z; θ⊙m)/∂w‖²,   θ of mean 0 and its initialiser's variance, z ~ N(0, 1)
 
-    computed by one pass of moments through the module (`ntksap.moments`) and one backward pass. By symmetry all weights
-    of a dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name),
+    computed by one pass of moments through the module (`moments`) and one backward pass. By symmetry all weights of a
+    dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name),
     spreads what is removed over the layer, as the sampling noise of NTK-SAP does.
     """
     trace, leaves = expected_trace(net, masks, probe)

@@ -7,14 +7,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ntksap.errors import InputError, ScoreError
-from ntksap.masks import Masks
+from ntksap._base import InputError, ScoreError
 from ntksap.methods.ntt_kernel import Halves, exact_fits, kernel_gap
 from ntksap.net import Net
-from ntksap.probe import Probe
-from ntksap.pruning import Round, check_rounds
-from ntksap.schedules import Schedule, kept_of
-from ntksap.selection import select
+from ntksap.pruning import Masks, Probe, Round, Schedule, check_rounds, kept_of, select
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ntksap.errors import InputError
+from ntksap._base import InputError
 from ntksap.net import Inputs, Net, map_tensors
 
 EXACT_ENTRIES = 3 * 10**7

@@ -7,9 +7,9 @@ from typing import Annotated, TypeAlias
 import torch
 from torch import Tensor
 
-from ntksap.errors import InputError
+from ntksap._base import InputError
 from ntksap.net import Net
-from ntksap.probe import Batch, Probe
+from ntksap.pruning import Batch, Probe
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 

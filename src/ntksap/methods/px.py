@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ntksap.errors import InputError
+from ntksap._base import InputError
 from ntksap.net import Net, map_tensors
-from ntksap.probe import Batch, Probe
+from ntksap.pruning import Batch, Probe
 
 _RELUS = {functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 _LEAKY = {functional.leaky_relu, functional.leaky_relu_}

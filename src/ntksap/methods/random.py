@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ntksap.net import Net
-from ntksap.probe import Probe
+from ntksap.pruning import Probe
 
 
 def random(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor
 
-from ntksap.errors import InputError, unknown
+from ntksap._base import InputError, unknown
 from ntksap.pruning import Pruner, Score, prune_rounds
 
 METHODS: dict[str, "Method"] = {}
@@ -46,7 +46,7 @@ class Method:
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
         splits: a batch can be cut into micro-batches without changing the scores.
         bears_bfloat16: products in bfloat16 leave the masks as they are, so ``precision="auto"`` may use it. So far
-            none: NTK-SAP's layer densities move by several per cent (``python -m benchmarks.rounding``).
+            none: NTK-SAP's layer densities move by several per cent (``python -m studies.rounding``).
         preset: option values that differ from the function's own defaults.
         from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
         pruner: in place of a score, a whole `Pruner` with options, for a method that is more than score and select.

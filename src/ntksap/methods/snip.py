@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ntksap.net import Net
-from ntksap.probe import Batch, Probe
+from ntksap.pruning import Batch, Probe
 
 
 def snip(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:

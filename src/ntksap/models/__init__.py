@@ -6,13 +6,12 @@ from functools import partial
 
 from torch import nn
 
-from ntksap.errors import unknown
-from ntksap.initialisers import kaiming_normal
+from ntksap._base import global_seed, unknown
 from ntksap.models.cifar_resnet import CifarResNet
 from ntksap.models.imagenet_resnet import BasicBlock, Bottleneck, ImageNetResNet
 from ntksap.models.small import conv4, lenet5, lenet_300_100
 from ntksap.models.vgg import VGG
-from ntksap.seeds import global_seed
+from ntksap.net import kaiming_normal
 
 __all__ = [
     "MODELS",

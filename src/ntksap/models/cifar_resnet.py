@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from ntksap.errors import InputError
+from ntksap._base import InputError
 
 
 class Block(nn.Module):

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from ntksap.errors import InputError
+from ntksap._base import InputError
 
 _CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 

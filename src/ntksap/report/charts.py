@@ -8,7 +8,7 @@ from ntksap.report.experiments import sparsity_text
 from ntksap.report.plot import Axis, Look, frame, joined, legend, marker
 from ntksap.report.svg import INK, Scale, drawing, shortened, spread, tag, text_width, ticks
 from ntksap.report.table import Cell, formatted
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 _LEFT, _TOP, _BELOW = 58.0, 14.0, 52.0
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ntksap.report.figures import STYLE, colour_of
 from ntksap.report.spectrum_figure import ZERO
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 _LABELS = {"eigenvalues": "eigenvalue", "relative_eigenvalues": "eigenvalue ÷ mean of the smallest 10 %"}
 

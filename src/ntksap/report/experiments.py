@@ -8,7 +8,7 @@ from typing import Any
 from ntksap.methods import METHODS
 from ntksap.report.reading import Run
 from ntksap.report.table import Cell, cells
-from ntksap.settings import DENSE, label_of
+from ntksap.runs import DENSE, label_of
 
 _IDENTITY = ("model", "data", "recipe")
 _GRID = (*_IDENTITY, "method", "sanity", "sparsity", "seed")

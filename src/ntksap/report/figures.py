@@ -9,11 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from ntksap.diagnosis import Diagnosis
-from ntksap.kernel_change import KernelChange
-from ntksap.masks import Masks
+from ntksap.analysis import Diagnosis, KernelChange
+from ntksap.pruning import Masks
 from ntksap.report.table import Cell
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 # The paper's colours, a little darker where they would not show on white.
 COLOURS = {

@@ -8,15 +8,15 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ntksap._base import write_atomically
 from ntksap._version import __version__
-from ntksap.files import write_atomically
 from ntksap.report.experiments import experiments, sparsity_text
 from ntksap.report.panels import spectra_panels
 from ntksap.report.reading import Folder, read_folder
 from ntksap.report.summary import counts
 from ntksap.report.table import formatted
 from ntksap.report.views import view_of
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 
 def build_report(root: str | Path, out: str | Path | None = None) -> Path:

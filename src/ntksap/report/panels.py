@@ -14,7 +14,7 @@ from ntksap.report.experiments import Experiment, sparsity_text
 from ntksap.report.heatmap import heat_map, lowest_density
 from ntksap.report.plot import looks
 from ntksap.report.spectra import Spectrum
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 _EPOCH, _TOP1, _LOSS = Quantity("epoch", whole=True), Quantity("test accuracy", " %"), Quantity("training loss")
 _INDEX, _EIGENVALUE = Quantity("index", whole=True), Quantity("eigenvalue", log=True)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ntksap.methods import METHODS
 from ntksap.report.figures import colour_of
 from ntksap.report.svg import GRID, INK, SOFT, Scale, label, shortened, tag, text_width
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 # corners (0: a circle), degrees by which they are turned, how far out the points between them are (1: none)
 _SHAPES = (

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from ntksap.errors import InputError, MaskError
-from ntksap.files import TEMPORARY
+from ntksap._base import TEMPORARY, InputError, MaskError
 from ntksap.report.run_files import (
     check_settings,
     read_densities,

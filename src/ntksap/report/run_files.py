@@ -6,10 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ntksap import toml
-from ntksap.masks import Masks
+from ntksap._base import toml
+from ntksap.pruning import Masks
 from ntksap.report.spectra import Spectrum, spectra_of
-from ntksap.settings import Settings
+from ntksap.runs import Settings
 
 _LARGEST = 1e30  # beyond this, sums and axes overflow
 _TEXTS = ("model", "data", "method", "sanity")

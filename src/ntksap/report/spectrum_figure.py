@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ntksap.report.figures import STYLE, colour_of
 from ntksap.report.spectra import Spectrum
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 _PANELS_PER_ROW = 3
 ZERO = 1e-12

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ntksap.report.experiments import Experiment, sparsity_text
 from ntksap.report.reading import Folder
 from ntksap.report.table import LEVEL, Cell, formatted, ranks
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 
 class Sentence(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ntksap.settings import DENSE, label_of
+from ntksap.runs import DENSE, label_of
 
 LEVEL = 1e-9
 """Means (in percent) that differ by less are equal, but for rounding."""

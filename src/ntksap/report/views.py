@@ -7,7 +7,7 @@ from ntksap.report.experiments import Experiment
 from ntksap.report.panels import Figure, Panel, accuracy_figure, density_panels, learning_panels
 from ntksap.report.summary import Sentence, findings
 from ntksap.report.table import Cell, ranks
-from ntksap.settings import DENSE
+from ntksap.runs import DENSE
 
 
 @dataclass(frozen=True)

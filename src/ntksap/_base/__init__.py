@@ -1,0 +1,50 @@
+"""What everything stands on, which knows nothing of networks: errors, seeds, files, machine, ranks, tensors, sums."""
+
+from ntksap._base import toml
+from ntksap._base.errors import (
+    ApproximationWarning,
+    CollapseError,
+    CollapseWarning,
+    InputError,
+    MaskError,
+    MemoryWarning,
+    NtksapError,
+    ScoreError,
+    StorageError,
+    unknown,
+)
+from ntksap._base.files import TEMPORARY, new_folder, write_atomically, write_json
+from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib
+from ntksap._base.ranks import ALONE, Ranks, joined, lost
+from ntksap._base.seeds import generator_of, global_seed, seed_of
+from ntksap._base.tensors import sha256_of
+
+__all__ = [
+    "ALONE",
+    "TEMPORARY",
+    "ApproximationWarning",
+    "CollapseError",
+    "CollapseWarning",
+    "InputError",
+    "MaskError",
+    "MemoryWarning",
+    "NtksapError",
+    "Ranks",
+    "ScoreError",
+    "StorageError",
+    "available_memory_mib",
+    "cores",
+    "generator_of",
+    "global_seed",
+    "joined",
+    "keep_memory",
+    "lost",
+    "new_folder",
+    "peak_memory_mib",
+    "seed_of",
+    "sha256_of",
+    "toml",
+    "unknown",
+    "write_atomically",
+    "write_json",
+]

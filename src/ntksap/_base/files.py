@@ -1,0 +1,70 @@
+"""Files that are whole or not there."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ntksap._base.errors import StorageError
+
+TEMPORARY = ".part-"
+"""How the names of files begin that are not whole yet; one that is left over after a crash can be removed."""
+
+
+def write_atomically(path: str | Path, content: bytes | str) -> None:
+    """Write ``content`` to ``path`` so that a crash leaves the old file or the new one, never a part."""
+    path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
+    except OSError as error:
+        raise _storage_error(path, error) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException as error:
+        os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise _storage_error(path, error) from error
+        raise
+
+
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write {path}: {error.strerror}. What stood there before is intact; make room or choose another place, "
+        "then run the same command again"
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
+    """Write one JSON object atomically."""
+    write_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes ``path`` when the block ends well, and goes away when it does not."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary)
+        raise

@@ -1,0 +1,153 @@
+"""What a mask will do to a model, before training: in numbers and in words."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ntksap._base import InputError
+from ntksap.analysis.kernel_change import KernelChange, kernel_change
+from ntksap.analysis.multiply_adds import cost
+from ntksap.analysis.reach import effective_masks
+from ntksap.net import by_output, unwrap
+from ntksap.pruning import MakeInputs
+
+
+@dataclass(frozen=True)
+class LayerDiagnosis:
+    """One layer: weights that are kept, those of them that are used, and output channels that have any."""
+
+    name: str
+    shape: tuple[int, ...]
+    kept: int
+    used: int
+    total: int
+    channels: int
+    live_channels: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found; ``kernel`` is None where it was not asked for, and a text where that was not possible."""
+
+    layers: tuple[LayerDiagnosis, ...]
+    dense_flops: int
+    inference_flops: int
+    uncounted: tuple[str, ...] = ()
+    kernel: KernelChange | str | None = None
+
+    @property
+    def total(self) -> int:
+        """Prunable weights."""
+        return sum(layer.total for layer in self.layers)
+
+    @property
+    def sparsity(self) -> float:
+        """Share of prunable weights that are removed."""
+        return 1 - sum(layer.kept for layer in self.layers) / self.total
+
+    @property
+    def effective_sparsity(self) -> float:
+        """Share of prunable weights that are removed or that no path from input to output uses."""
+        return 1 - sum(layer.used for layer in self.layers) / self.total
+
+    @property
+    def collapsed(self) -> list[str]:
+        """Layers with nothing left."""
+        return [layer.name for layer in self.layers if layer.kept == 0]
+
+    @property
+    def disconnected(self) -> bool:
+        """Whether no path at all leads from input to output."""
+        return all(layer.used == 0 for layer in self.layers)
+
+    def sentences(self) -> list[str]:
+        """Say it in words, the worst first."""
+        said = []
+        if self.disconnected:
+            said.append("No path leads from the input to the output: the pruned network computes a constant.")
+        elif self.collapsed:
+            said.append(
+                f"Nothing is left of {', '.join(self.collapsed)}. The network still has a path around "
+                f"{'it' if len(self.collapsed) == 1 else 'them'}, such as a shortcut."
+            )
+        idle = sum(layer.kept - layer.used for layer in self.layers)
+        kept = sum(layer.kept for layer in self.layers)
+        if idle == 0:
+            said.append("Every kept weight lies on a path from input to output.")
+        else:
+            said.append(
+                f"{idle:,} of {kept:,} kept weights ({idle / kept:.1%}) lie on no path from input to output: the "
+                f"effective sparsity is {self.effective_sparsity:.2%}, not {self.sparsity:.2%}."
+            )
+        dead = [layer for layer in self.layers if layer.live_channels < layer.channels]
+        if dead:
+            worst = min(dead, key=lambda layer: layer.live_channels / layer.channels)
+            said.append(
+                f"{sum(layer.channels - layer.live_channels for layer in dead):,} of "
+                f"{sum(layer.channels for layer in self.layers):,} output channels are dead; the narrowest layer is "
+                f"{worst.name} with {worst.live_channels} of {worst.channels} left."
+            )
+        said.append(
+            f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "
+            f"({self.inference_flops / self.dense_flops:.1%}), if zeros are really skipped."
+        )
+        if self.uncounted:
+            said.append(
+                f"That leaves out {', '.join(self.uncounted)}: either never used for this input, or used by a module "
+                "whose arithmetic is not known."
+            )
+        if isinstance(self.kernel, KernelChange):
+            said += self.kernel.sentences()
+        elif self.kernel is not None:
+            said.append(f"The neural tangent kernel is not compared with the dense network's: {self.kernel}.")
+        return said
+
+
+def diagnose(
+    model: nn.Module,
+    masks: Mapping[str, Tensor],
+    *,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    kernel: bool = False,
+    seed: int = 0,
+) -> Diagnosis:
+    """Look at masks before training: densities, collapsed layers, unused weights, dead channels, cost.
+
+    ``input_shape``, ``inputs`` and ``output`` are those of `prune`. With ``kernel`` also how the neural tangent kernel
+    differs from the dense net's at the present weights, on noise that ``seed`` decides; see `kernel_change`. That takes
+    seconds.
+
+    >>> import torch
+    >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> masks = {"0.weight": torch.tensor([[True, True], [True, False]]), "2.weight": torch.tensor([[True, False]])}
+    >>> diagnose(layers, masks, input_shape=(2,)).effective_sparsity == 0.5
+    True
+    """
+    used = effective_masks(model, masks, input_shape=input_shape, inputs=inputs, output=output)
+    flops = cost(model, masks, input_shape=input_shape, inputs=inputs)
+    modules = dict(unwrap(model).named_modules(remove_duplicate=False))
+    layers = []
+    for name, mask in masks.items():
+        used_rows = by_output(modules[name.rpartition(".")[0]], used[name])
+        layers.append(
+            LayerDiagnosis(
+                name=name,
+                shape=tuple(mask.shape),
+                kept=int(mask.sum()),
+                used=int(used[name].sum()),
+                total=mask.numel(),
+                channels=len(used_rows),
+                live_channels=int(used_rows.any(1).sum()),
+            )
+        )
+    change: KernelChange | str | None = None
+    if kernel:
+        try:
+            change = kernel_change(model, masks, input_shape=input_shape, inputs=inputs, seed=seed)
+        except InputError as error:
+            change = str(error)
+    return Diagnosis(tuple(layers), flops.dense, flops.sparse, flops.uncounted, change)

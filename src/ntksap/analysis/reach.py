@@ -1,0 +1,68 @@
+"""Which kept weights lie on a path from input to output? The others take part in nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntksap._base import generator_of
+from ntksap.net import Net, map_tensors
+from ntksap.pruning import MakeInputs, Masks, Probe
+
+_DRAWS, _INPUTS = 5, 8
+
+
+def effective_masks(
+    model: nn.Module,
+    masks: Mapping[str, Tensor],
+    *,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+) -> Masks:
+    """Return ``masks`` without the weights that no path from input to output uses.
+
+    The module itself is evaluated on random positive inputs with random positive weights, no biases, and BatchNorms
+    that change nothing. Signals are then positive wherever they arrive, so a weight is on a path exactly when the
+    output depends on it: ∂(Σ c·output)/∂w ≠ 0. Reachability is thus found on the module's own graph. Some
+    layers hide a path from a single input (a max-pooling lets only its largest one through, a LayerNorm makes half of
+    its signals negative), so the union over several draws of many inputs is taken.
+
+    >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> masks = {"0.weight": torch.tensor([[True, True], [False, False]]), "2.weight": torch.tensor([[False, True]])}
+    >>> effective_masks(layers, masks, input_shape=(2,)).kept   # unit 0 leads nowhere, unit 1 hears nothing
+    0
+    """
+    Masks(masks).check(model)
+    net = Net(model, output=output, include=tuple(masks), dtype=torch.float64)
+    probe = Probe.of(net, input_shape=input_shape, inputs=inputs)
+    statistics = {
+        name: torch.full_like(value, name.endswith("running_var"), dtype=net.dtype)
+        for name, value in net.norm_buffers().items()
+    }
+    kept = {name: mask.to(net.device) for name, mask in masks.items()}
+    used = {name: torch.zeros_like(mask) for name, mask in kept.items()}
+    for draw in range(_DRAWS):
+        weights = {
+            name: _positive(name, weight, kept.get(name), generator_of("reach", draw, name))
+            for name, weight in net.weights.items()
+        }
+        leaves = net.leaves(weights, kept)
+        inputs_drawn = map_tensors(probe.noise(draw, _INPUTS), lambda t: t.abs() if t.is_floating_point() else t)
+        outputs = net(leaves, inputs_drawn, norm=statistics)
+        chosen = torch.rand(outputs.shape, generator=generator_of("reach", draw), dtype=torch.float64).to(outputs)
+        gradients = net.gradient((outputs * chosen).sum(), leaves)
+        for name in net.prunable:
+            used[name] |= kept[name] & (gradients[name] != 0)
+    return Masks(used)
+
+
+def _positive(name: str, weight: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
+    """Return what stands in for a parameter: 0 for a bias, 1 for a norm's scale, positive numbers for a weight."""
+    if weight.dim() < 2:
+        return torch.zeros_like(weight) if name.endswith("bias") else torch.ones_like(weight)
+    numbers = torch.rand(weight.shape, generator=generator, dtype=torch.float64).add(0.5).to(weight)
+    # Sums over kept inputs stay near one, so that deep nets neither overflow nor underflow.
+    inputs = weight[0].numel() if mask is None else mask.flatten(1).sum(1).float().mean()
+    return numbers / max(float(inputs), 1.0)

@@ -1,0 +1,26 @@
+"""Second moments of a network over all its weights and inputs, carried through the code of any module.
+
+`rule` adds to the table of rules; the files beside this one are the table.
+"""
+
+from ntksap.methods.moments import attention, norms, pooling, shapes  # noqa: F401  they fill the table
+from ntksap.methods.moments.activations import elementwise
+from ntksap.methods.moments.linear import product
+from ntksap.methods.moments.table import RULES, MomentTensor, NoRuleWarning, module_rules, moments_of, rule
+from ntksap.methods.moments.value import Moments, Weight, certain, fixed, noise
+
+__all__ = [
+    "RULES",
+    "MomentTensor",
+    "Moments",
+    "NoRuleWarning",
+    "Weight",
+    "certain",
+    "elementwise",
+    "fixed",
+    "module_rules",
+    "moments_of",
+    "noise",
+    "product",
+    "rule",
+]

@@ -1,0 +1,22 @@
+"""Kernels in C for the CPU: convolutions that touch the kept weights only, dense 3×3 convolutions, and BatchNorm.
+
+The machine's own C compiler makes them on first use and keeps them in the user's cache folder. They share torch's
+threads. Without a compiler, on other devices, or with the environment variable ``NTKSAP_NATIVE=0``, torch's own kernels
+do the work.
+"""
+
+from ntksap.net.kernels.compiler import available, library, transformed
+from ntksap.net.kernels.context import sparse_kernels
+from ntksap.net.kernels.layers import native_layers, sparse_layers
+from ntksap.net.kernels.sparse_conv import by_kept_weights, conv2d
+
+__all__ = [
+    "available",
+    "by_kept_weights",
+    "conv2d",
+    "library",
+    "native_layers",
+    "sparse_kernels",
+    "sparse_layers",
+    "transformed",
+]

@@ -1,0 +1,109 @@
+"""Compiles the kernels once per machine, and calls them."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+SOURCES = ("kernels.c", "sparse_conv.h", "batch_norm.h", "winograd.h")
+TUNED: tuple[list[str], ...] = (["-march=native"], ["-mcpu=native"], [])  # the first that the compiler knows
+
+_SUFFIXES = {torch.float32: "_float", torch.float64: "_double", None: ""}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled kernels, or None where there are none: no compiler, or ``NTKSAP_NATIVE=0``."""
+    if os.environ.get("NTKSAP_NATIVE", "1") == "0":
+        return None
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return None
+    try:
+        return ctypes.CDLL(str(_compiled(compiler)))
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # nothing to write to, no home, a compiler that fails
+        return None
+
+
+def available(*tensors: Tensor) -> bool:
+    """Whether the kernels can work on these tensors, and nobody is watching what torch does with them."""
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
+            return False
+    return library() is not None and not torch._C._len_torch_dispatch_stack()
+
+
+def transformed(*tensors: Tensor) -> bool:
+    """Whether a tensor has rules of its own, or is inside a transformation of torch.func or forward mode."""
+    return torch.overrides.has_torch_function(tensors) or any(
+        torch._C._functorch.is_functorch_wrapped_tensor(t)
+        or torch.autograd.forward_ad.unpack_dual(t).tangent is not None
+        for t in tensors
+    )
+
+
+def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:
+    """Call a kernel; its arguments are tensors, numbers and structures."""
+    if getattr(library(), name + _SUFFIXES[dtype])(*map(_argument, arguments)):
+        raise torch.OutOfMemoryError(f"can't allocate memory for {name}")
+
+
+def threads() -> int:
+    """Return how many threads share the work of a kernel: as many as torch uses."""
+    return torch.get_num_threads()
+
+
+def _argument(value: object) -> object:
+    if isinstance(value, Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, int):
+        return ctypes.c_int64(value)
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    return ctypes.c_void_p() if value is None else ctypes.byref(value)  # type: ignore[arg-type]
+
+
+def _compiled(compiler: str) -> Path:
+    """Return the shared library, from the cache if this machine has compiled these sources before."""
+    here, commands = Path(__file__).parent / "csrc", _commands(compiler)
+    key = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES))
+    key.update(repr((_processor(), commands, subprocess.check_output([compiler, "--version"]))).encode())
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ntksap"
+    path = folder / f"kernels-{key.hexdigest()[:16]}.so"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "kernels.so"
+        for command in commands:
+            done = subprocess.run([*command, "-o", str(made)], capture_output=True, timeout=120)
+            if done.returncode == 0:
+                os.replace(made, path)  # at once, as other processes may be looking
+                return path
+    raise OSError(f"{compiler} could not compile the kernels")
+
+
+def _commands(compiler: str) -> list[list[str]]:
+    """Return what to try, best first: with OpenMP or in one thread, tuned for this machine or not."""
+    here, libraries = Path(__file__).parent / "csrc", Path(torch.__file__).parent / "lib"
+    plain = [compiler, "-O3", "-std=gnu11", "-shared", "-fPIC", str(here / SOURCES[0])]
+    # Linked to the very OpenMP that torch brings: threads of a second one would wait for work on the same cores.
+    parallel = ["-fopenmp", "-Wl,--as-needed", *sorted(map(str, libraries.glob("libgomp*")))]
+    return [[*plain, *tuned, *threads] for threads in (parallel, []) for tuned in TUNED]
+
+
+def _processor() -> str:
+    """What decides whether code tuned for one machine runs on another that shares its home folder."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return platform.processor()

@@ -1,0 +1,60 @@
+"""Lets the layers of a module use the kernels of this package for a while."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from ntksap.net.kernels.batch_norm import NativeBatchNorm2d
+from ntksap.net.kernels.convolution import PlainConv2d
+from ntksap.net.kernels.sparse_conv import SparseConv2d, few, suits
+
+
+def sparse_layers(module: nn.Module, kept: Mapping[str, Tensor]) -> dict[nn.Conv2d, Tensor]:
+    """Return the convolutions that are faster with the kept weights alone, and the masks of their weights.
+
+    If these are most convolutions, images best have their channels first; at that torch's dense kernels are slow, so
+    that all others that have a mask are among them.
+    """
+    masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    known = {layer: masks[id(layer.weight)] for layer in layers if id(layer.weight) in masks and suits(layer)}
+    sparse = {layer: mask for layer, mask in known.items() if few(layer, mask)}
+    return known if 2 * len(sparse) > len(layers) else sparse
+
+
+@contextmanager
+def native_layers(module: nn.Module, sparse: Mapping[nn.Conv2d, Tensor]) -> Iterator[None]:
+    """Inside the block, these convolutions touch only what their masks keep; others, and BatchNorm2d, are faster too.
+
+    The weights that the masks do not keep must be zero; their gradients may come out as zero. Sparse convolutions and
+    BatchNorm2d have no derivatives of second order inside, other convolutions have cheap ones of every order, by the
+    transformations of torch.func and in forward mode torch's own. Numbers agree with torch's but for the last bits.
+    """
+    classes: dict[nn.Module, type[nn.Module]] = {}
+    for layer in module.modules():
+        if type(layer) is nn.BatchNorm2d:
+            classes[layer] = NativeBatchNorm2d
+        elif type(layer) is nn.Conv2d:
+            classes[layer] = SparseConv2d if layer in sparse else PlainConv2d
+    with _become(classes):
+        try:
+            for layer, mask in sparse.items():
+                layer.kept = mask
+            yield
+        finally:
+            for layer in sparse:
+                del layer.kept
+
+
+@contextmanager
+def _become(classes: Mapping[nn.Module, type[nn.Module]]) -> Iterator[None]:
+    """Inside the block, each of these modules is of another class."""
+    before = {module: type(module) for module in classes}
+    try:
+        for module, other in classes.items():
+            module.__class__ = other
+        yield
+    finally:
+        for module, own in before.items():
+            module.__class__ = own

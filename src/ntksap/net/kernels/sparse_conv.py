@@ -1,0 +1,218 @@
+"""Convolutions that touch the kept weights only."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ntksap.net.kernels import convolution, winograd
+from ntksap.net.kernels.compiler import available, call, threads, transformed
+from ntksap.net.kernels.convolution import Geometry
+
+DENSE = 0.45
+"""The density above which torch's dense convolution is faster."""
+
+LINE = 128
+"""Images whose width is no multiple of a vector are stacked until a line has about so many numbers."""
+
+_FIELDS = (
+    "channels height width outputs out_height out_width stride_y stride_x pad_y pad_x rows pitch stack slack plane grad"
+)
+
+
+class Shape(ctypes.Structure):
+    """The structure of the same name in ``sparse_conv.h``."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in _FIELDS.split())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kept weights of one convolution for one size of images, in the order in which the kernels walk through them.
+
+    ``kept`` (K,) are the flat indices of the kept weights, sorted by output; ``order`` (K,) sorts these by the plane of
+    the input that they look at. See ``sparse_conv.h`` for the rest.
+    """
+
+    shape: Shape
+    kept: Tensor
+    order: Tensor
+    first: Tensor
+    where: Tensor
+    back_first: Tensor
+    back_where: Tensor
+
+
+Size: TypeAlias = int | Sequence[int]
+
+
+def conv2d(
+    x: Tensor, weight: Tensor, kept: Tensor, stride: Size = 1, padding: Any = 0, dilation: Size = 1, groups: int = 1
+) -> Tensor:
+    """Return torch's convolution without a bias, of the kept weights alone where that can be done and is faster.
+
+    Weights that are not kept must be zero; where only kept ones are touched, their derivatives are 0.
+    """
+    usable = x.dim() == 4 and x.dtype == weight.dtype and not isinstance(padding, str) and available(x, weight)
+    if not usable or transformed(x, weight):
+        return functional.conv2d(x, weight, None, stride, padding, dilation, groups)
+    how = _geometry(stride, padding, dilation, groups)
+    rival = winograd.pays_off(x, weight, how)
+    if _faster(x, kept, how, rival):
+        return sparse_conv2d(x, weight, kept, *how)
+    if rival:
+        return convolution.conv2d(x.contiguous(memory_format=torch.channels_last), weight, how).contiguous()
+    return functional.conv2d(x, weight, None, *how)
+
+
+def sparse_conv2d(
+    x: Tensor, weight: Tensor, kept: Tensor, stride: Size = 1, padding: Size = 0, dilation: Size = 1, groups: int = 1
+) -> Tensor:
+    """Return the convolution of x (N, C, H, W) with the weights where ``kept`` is True.
+
+    Differentiable once by x and by the kept weights; the derivative by the others is 0, whatever it would be.
+    """
+    plan = _plan(x, kept, _geometry(stride, padding, dilation, groups))
+    y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan)  # type: ignore[no-untyped-call]
+    return y
+
+
+def by_kept_weights(
+    x: Tensor, g: Tensor, kept: Tensor, stride: Size = 1, padding: Any = 0, dilation: Size = 1, groups: int = 1
+) -> Tensor | None:
+    """Return ∂⟨g_i, x ∗ w⟩/∂w (k, K) by the K kept weights, for one x (1, C, H, W) and each of g (k, C', H', W').
+
+    None where dense kernels are faster or nothing here can be done.
+    """
+    how = _geometry(stride, padding, dilation, groups)
+    if transformed(x, g) or not available(x, g) or x.dtype != g.dtype or not _faster(x, kept, how):
+        return None
+    plan, x, g = _plan(x, kept, how), x.contiguous(), g.contiguous()
+    found = x.new_zeros(len(g), len(plan.kept))
+    lists = (plan.first, plan.where, plan.back_first, plan.back_where, None)
+    for one, to in zip(g, found, strict=True):
+        call("sparse_conv_backward", x.dtype, plan.shape, 1, x, one, None, to, *lists, 1)
+    return found
+
+
+class SparseConv2d(nn.Conv2d):
+    """What a convolution becomes for a while, see `ntksap.net.kernels.layers`."""
+
+    kept: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) → (N, C', H', W')."""
+        y = conv2d(x, self.weight, self.kept, self.stride, self.padding, self.dilation, self.groups)
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+
+
+def suits(layer: nn.Conv2d) -> bool:
+    """Whether these kernels can do the layer's work."""
+    plain = type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return plain and available(layer.weight)
+
+
+def few(layer: nn.Conv2d, kept: Tensor) -> bool:
+    """Whether so few weights are kept that these kernels are faster than dense ones with channels last."""
+    limit = max(0.12, 6 / layer.in_channels) if winograd.fits(layer.weight, convolution.geometry(layer)) else DENSE
+    return bool(kept.count_nonzero() <= limit * kept.numel())
+
+
+def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool:
+    """Whether these kernels are faster, for images that have their channels first; measured.
+
+    Torch's dense ones are slow at that on wide images of few channels; a rival is Winograd's algorithm, which has the
+    channels last. Of small odd images, much is padding here.
+    """
+    shape = _shape(tuple(x.shape[1:]), tuple(kept.shape), how)
+    planes = shape.channels * shape.stride_y * shape.stride_x * shape.plane
+    if max(planes, shape.outputs * shape.grad) >= 2**31:  # places are listed in 32 bits
+        return False
+    limit = DENSE
+    if rival:
+        limit = max(0.2, 10 / shape.channels)
+    elif shape.out_width % 16 == 0:
+        limit = DENSE * max(1.0, (128 / shape.channels) ** 0.5)  # at any density with 16 channels
+    if shape.out_width % 8 != 0:
+        limit *= shape.out_height * shape.out_width / (shape.rows * shape.pitch)
+    return bool(kept.count_nonzero() <= limit * kept.numel())
+
+
+def _plan(x: Tensor, kept: Tensor, how: Geometry) -> Plan:
+    """Return the plan for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
+    plans, size = _plans.setdefault(kept, {}), tuple(x.shape[1:])
+    key = (how, size, kept._version)
+    if key not in plans:
+        plans[key] = _make(size, kept.bool().contiguous(), how)
+    made: Plan = plans[key]
+    return made
+
+
+_plans: Any = WeakIdKeyDictionary()
+
+
+def _geometry(stride: Size, padding: Size, dilation: Size, groups: int) -> Geometry:
+    pairs = [(size, size) if isinstance(size, int) else tuple(size) for size in (stride, padding, dilation)]
+    return Geometry(pairs[0], pairs[1], pairs[2], groups)
+
+
+def _shape(size: tuple[int, ...], weight: tuple[int, ...], how: Geometry) -> Shape:
+    (stride_y, stride_x), (pad_y, pad_x), (apart_y, apart_x), groups = how
+    (channels, height, width), (outputs, per_group, high, wide) = size, weight
+    reach_y, reach_x = (high - 1) * apart_y, (wide - 1) * apart_x
+    out_height = (height + 2 * pad_y - reach_y - 1) // stride_y + 1
+    out_width = (width + 2 * pad_x - reach_x - 1) // stride_x + 1
+    if channels != groups * per_group or min(out_height, out_width) < 1:
+        raise RuntimeError(f"weights of shape {weight} do not fit images of {channels}×{height}×{width}")
+    rows, pitch = -(-(height + 2 * pad_y) // stride_y), -(-(width + 2 * pad_x) // stride_x)
+    stack = 1 if out_width % 8 == 0 else max(1, LINE // (rows * pitch))
+    slack = reach_y // stride_y * pitch + reach_x // stride_x
+    size = stack * rows * pitch + 16  # vectors reach beyond the end
+    return Shape(
+        channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x,
+        rows, pitch, stack, slack, size, slack + size,
+    )  # fmt: skip
+
+
+def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Plan:
+    shape, count = _shape(size, tuple(kept.shape), how), int(kept.count_nonzero())
+    planes = shape.channels * shape.stride_y * shape.stride_x
+    index, order = torch.empty(2, count, dtype=torch.long)
+    where, back_where = torch.empty(2, count, dtype=torch.int32)
+    first, back_first = torch.empty(shape.outputs + 1, dtype=torch.long), torch.zeros(planes + 1, dtype=torch.long)
+    numbers = (how.groups, *kept.shape[2:], *how.dilation)
+    call("sparse_plan", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
+    return Plan(shape, index, order, first, where, back_first, back_where)
+
+
+class _SparseConv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.plan = plan
+        shape, values = plan.shape, weight.detach().flatten()[plan.kept]
+        y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
+        lists = (plan.first, plan.where, values, plan.back_first)
+        call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, threads())
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), plan, g = ctx.saved_tensors, ctx.plan, gradients[0].contiguous()
+        values = weight.detach().flatten()[plan.kept][plan.order]
+        by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        by_values = x.new_zeros(threads(), len(values)) if ctx.needs_input_grad[1] else None
+        lists = (plan.first, plan.where, plan.back_first, plan.back_where, values)
+        call("sparse_conv_backward", x.dtype, plan.shape, len(x), x, g, by_x, by_values, *lists, threads())
+        by_weight = None
+        if by_values is not None:
+            by_weight = x.new_zeros(weight.numel()).index_copy_(0, plan.kept, by_values.sum(0)).view(weight.shape)
+            by_weight = torch.empty_like(weight).copy_(by_weight)  # in the weight's own layout, as DDP wants it
+        return by_x, by_weight, None

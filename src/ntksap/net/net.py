@@ -1,0 +1,291 @@
+"""`Net`: a functional view of any ``nn.Module`` that leaves the module alone."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from ntksap._base import InputError, global_seed
+from ntksap.net.initialisers import Initialiser, initialiser
+from ntksap.net.kernels import native_layers, sparse_layers
+from ntksap.net.layers import Selectors, prunable_names, unwrap
+from ntksap.net.norms import Norms
+from ntksap.net.unfused import plain_kernels
+
+Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
+"""What a module is called with: one tensor, positional arguments, or keyword arguments."""
+
+Norm: TypeAlias = str | Mapping[str, Tensor]
+"""Which statistics BatchNorm uses: ``"batch"`` (train mode), ``"running"`` (eval mode, the module's own buffers), or
+buffers that `Net.statistics` returned (eval mode with those)."""
+
+Kept: TypeAlias = Mapping[str, Tensor] | None
+"""Masks by the name of a prunable parameter, or None: everything is kept."""
+
+Place: TypeAlias = tuple[dict[str, Any], str, str, Tensor]
+"""A module's dict of parameters or buffers, a key in it, the name of the tensor that belongs there, and the tensor."""
+
+
+class Net:
+    """A module as a pure function of its parameters, by name.
+
+    ``net(weights, inputs)`` evaluates f(inputs; weights) → Tensor. Nothing here changes the caller's module, its mode,
+    buffers, ``requires_grad`` or the global random state: all work happens on a private copy. Modules other than
+    BatchNorm always run in evaluation mode, so dropout is off.
+
+    Args:
+        module: any ``nn.Module``; ``torch.compile`` and DDP wrappers are looked through.
+        output: turns what the module returns into one tensor. By default a tensor is taken as it is, a tuple by its
+            first tensor, and an object or dict by its ``logits``.
+        loss: (output, labels) → summed loss, for the methods that need one. Cross-entropy by default.
+        init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
+        include, exclude: what is prunable, see `ntksap.net.layers.prunable_names`.
+        dtype, device: where to compute; the module's own by default.
+        autocast: evaluate in bfloat16 what torch's autocast deems fit; weights, outputs and derivatives stay in dtype.
+
+    >>> net = Net(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    >>> net.prunable
+    ('0.weight', '2.weight')
+    >>> net(net.weights, torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        output: Callable[[Any], Tensor] | None = None,
+        loss: Callable[[Tensor, Any], Tensor] | None = None,
+        init: str | Initialiser = "kaiming_normal",
+        include: Selectors = None,
+        exclude: Selectors = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        autocast: bool = False,
+    ) -> None:
+        module = unwrap(module)
+        for name, tensor in module.named_parameters():
+            if nn.parameter.is_lazy(tensor):
+                raise InputError(f"parameter {name!r} has no shape yet: call the module once on an input first")
+        self.prunable = prunable_names(module, include, exclude)
+        self.trainable = tuple(name for name, p in module.named_parameters() if p.requires_grad)
+        first = next(iter(module.parameters()))
+        self.dtype = dtype or first.dtype
+        self.device = torch.device(device) if device is not None else first.device
+        self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
+        self._buffers = {name: b.detach().to(self.device) for name, b in module.named_buffers()}
+        self._autocast = autocast
+        self._output = output or first_tensor
+        self.loss = loss or summed_cross_entropy
+        self._init = initialiser(init)
+        self._skeleton = private_copy(module)
+        self._places = _places(self._skeleton)
+        self._norms = Norms(self._skeleton)
+        # Convolutions on a CPU are faster with the channels as the innermost dimension.
+        self._convolutions = sum(isinstance(part, nn.Conv2d) for part in module.modules())
+        self._channels_last = self.device.type == "cpu" and self._convolutions > 0
+
+    def __call__(
+        self,
+        weights: Mapping[str, Tensor],
+        inputs: Inputs,
+        *,
+        norm: Norm = "running",
+        kept: Kept = None,
+    ) -> Tensor:
+        """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter.
+
+        ``kept``: masks of what is not zero in ``weights``. It saves time on what they do not keep: first derivatives by
+        that may come out as 0, whatever they would be, and others (second order, forward mode) may not exist.
+        """
+        if not isinstance(norm, str):
+            return self._forward(weights, inputs, kept, given=norm)
+        if norm not in ("batch", "running"):
+            raise InputError(f"norm is 'batch', 'running' or statistics, not {norm!r}")
+        return self._forward(weights, inputs, kept, batch=norm == "batch")
+
+    @torch.no_grad()
+    def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs, *, kept: Kept = None) -> dict[str, Tensor]:
+        """Return BatchNorm's mean and unbiased variance of these inputs, from one pass in training mode.
+
+        As a layer in training records them: while they are taken, each layer normalises by its batch's mean and
+        *biased* variance. Use them as constants, ``norm=``. ``kept`` as in a call.
+        """
+        taken: dict[str, Tensor] = {}
+        if self._norms.layers:
+            self._forward(weights, inputs, kept, batch=True, taken=taken)
+        return taken
+
+    def norm_buffers(self) -> dict[str, Tensor]:
+        """Return the normalisation layers' running means, variances and counts, as the module has them."""
+        names = [f"{path}.{key}".lstrip(".") for path, norm in self._norms.layers.items() for key in norm._buffers]
+        return {name: self._buffers[name] for name in names if name in self._buffers}
+
+    def users(self) -> list[tuple[str, nn.Module]]:
+        """Return (name, layer) for each layer of the private copy whose ``weight`` is prunable; tied ones share it."""
+        layers = {id(part._parameters): part for part in self._skeleton.modules()}
+        return [
+            (name, layers[id(slots)])
+            for slots, key, name, _ in self._places
+            if key == "weight" and name in self.prunable
+        ]
+
+    def leaves(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return ``weights`` with the prunable ones replaced by differentiable leaves w = θ⊙m."""
+        masked = {name: (weights[name] * masks[name]).requires_grad_() for name in self.prunable}
+        return {**weights, **masked}
+
+    def gradient(
+        self, scalar: Tensor, leaves: Mapping[str, Tensor], *, create_graph: bool = False
+    ) -> dict[str, Tensor]:
+        """Return ∂scalar/∂w for each prunable leaf; zero where the output does not depend on it."""
+        tensors = [leaves[name] for name in self.prunable]
+        if not scalar.requires_grad:  # nothing prunable reaches the output
+            return {name: torch.zeros_like(w) for name, w in zip(self.prunable, tensors, strict=True)}
+        gradients = torch.autograd.grad(scalar, tensors, create_graph=create_graph, materialize_grads=True)
+        return dict(zip(self.prunable, gradients, strict=True))
+
+    def graph_mib(self, leaves: Mapping[str, Tensor], inputs: Inputs) -> float:
+        """Return how much memory, in MiB, the graph of one evaluation holds besides the leaves."""
+        held = {tensor.untyped_storage().data_ptr() for tensor in leaves.values()}
+        saved: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in held:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            output = self(leaves, inputs)  # which keeps the graph, and so the addresses, alive meanwhile
+        assert output is not None
+        return sum(saved.values()) / 2**20
+
+    def draw(self, *key: int | str) -> dict[str, Tensor]:
+        """Return every parameter drawn afresh from the initialiser; the key alone decides what is drawn."""
+        parameters = dict(self._skeleton.named_parameters())
+        with torch.no_grad(), global_seed(*key):
+            for name, parameter in parameters.items():
+                parameter.copy_(
+                    self.weights[name]
+                )  # what the initialiser leaves alone must not depend on earlier draws
+            self._init(self._skeleton)
+            return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
+
+    def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, kept: Kept, **norms: Any) -> Tensor:
+        tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
+        plain = self.device.type == "cpu" and not self._autocast
+        sparse = sparse_layers(self._skeleton, kept) if plain and kept is not None else {}
+        # Kernels for kept weights want the channels first; dense ones are faster with the channels last, which for a
+        # single input does not pay for the change of layout.
+        last = self._channels_last and len(sparse) <= self._convolutions / 2 and not _single(inputs)
+        # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
+        with plain_kernels(self._skeleton), native_layers(self._skeleton, sparse), global_seed("forward"):
+            try:
+                return self._evaluate(tensors, inputs, norms, last)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                if not last:
+                    raise
+                self._channels_last = False  # a module that views tensors as if their channels came first
+                return self._evaluate(tensors, inputs, norms, False)
+
+    def _evaluate(
+        self, tensors: Mapping[str, Tensor], inputs: Inputs, norms: dict[str, Any], channels_last: bool
+    ) -> Tensor:
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+
+        def laid_out(tensor: Tensor) -> Tensor:
+            if tensor.dim() != 4 or torch.overrides.has_torch_function_unary(tensor):  # the latter has its own layout
+                return tensor
+            return tensor.contiguous(memory_format=layout)
+
+        args, kwargs = map_tensors(arguments(inputs), laid_out)
+        bfloat16 = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
+        try:
+            # As torch.func.functional_call does, without its checks, which cost as much as a small net.
+            for slots, key, name, _ in self._places:
+                slots[key] = laid_out(tensors[name])
+            with self._norms.using(**norms), bfloat16:
+                output = self._output(self._skeleton(*args, **kwargs))
+        finally:
+            for slots, key, _, own in self._places:
+                slots[key] = own
+        return output.to(self.dtype) if self._autocast else output  # before anything cancels
+
+    def _fresh_buffers(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        dtype = next(iter(weights.values())).dtype
+        return {
+            name: b.to(dtype, copy=True) if b.is_floating_point() else b.clone() for name, b in self._buffers.items()
+        }
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, self.dtype) if tensor.is_floating_point() else tensor.to(self.device)
+
+
+def first_tensor(result: Any) -> Tensor:
+    """Return the tensor that scores are computed from: the result, its ``logits``, or the first tensor in it."""
+    if isinstance(result, Tensor):
+        return result
+    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(result, tuple | list):
+        for item in result:
+            if isinstance(item, Tensor):
+                return item
+    raise InputError(
+        f"the module returned {type(result).__name__}, which is no tensor, tuple of tensors or object with .logits: "
+        "pass output=, a callable that turns it into one tensor"
+    )
+
+
+def summed_cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy summed over samples (and positions): output (…, K), labels (…)."""
+    return nn.functional.cross_entropy(output.flatten(0, -2), labels.flatten(), reduction="sum")
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return ``inputs`` as positional and keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return tuple(inputs), {}
+
+
+def _single(inputs: Inputs) -> bool:
+    """Whether there is one input only, as far as can be told."""
+    return isinstance(inputs, Tensor) and len(inputs) == 1
+
+
+def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value``, a tensor or any nest of tuples, lists and dicts, with ``function`` applied to each tensor."""
+    return torch.utils._pytree.tree_map_only(Tensor, function, value)
+
+
+def _places(module: nn.Module) -> list[Place]:
+    """Return each place where a tensor sits, with the tensor's own name, which differs for tied tensors."""
+    own = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+    return [
+        (slots, key, own[id(tensor)], tensor)
+        for part in module.modules()
+        for slots in (part._parameters, part._buffers)
+        for key, tensor in slots.items()
+        if tensor is not None
+    ]
+
+
+def private_copy(module: nn.Module) -> nn.Module:
+    """Return a copy on the CPU, in evaluation mode and without gradients, that can be worked with freely."""
+    try:
+        skeleton = copy.deepcopy(module)
+    except Exception as error:
+        raise InputError(
+            f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
+        ) from error
+    # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
+    return skeleton.cpu().eval().requires_grad_(False)

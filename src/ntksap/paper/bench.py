@@ -1,0 +1,111 @@
+"""Where plans are carried out, and what of a plan can be: settings of its runs, rows without data or method."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from ntksap._base import NtksapError
+from ntksap.data import load
+from ntksap.methods import method_named
+from ntksap.paper.plan import Panel, Row, sparsity_at
+from ntksap.runs import DENSE, Place, Settings, Task, prune_only, settings_for
+
+Show: TypeAlias = Callable[[str, str, int, int, str], None]
+"""(stage, unit, done, total, note): progress."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of runs, by their names."""
+
+    results: dict[str, dict[str, Any]]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where plans are carried out.
+
+    Args:
+        out: the folder for everything; runs and masks lie in it once, whichever plans need them.
+        place: data and device.
+        execute: carries out a sweep and returns what became of it.
+        bars: opens progress bars.
+    """
+
+    out: Path
+    place: Place
+    execute: Callable[[Sequence[Settings], Path, Place, Task], Outcome]
+    bars: Callable[[], AbstractContextManager[Show]]
+
+
+class Spot(NamedTuple):
+    """One run of a panel: whose it is, and its settings."""
+
+    row: Row
+    step: int
+    seed: int
+    settings: Settings
+
+    @property
+    def title(self) -> str:
+        """Which one, in words."""
+        sparsity = "" if self.row.method == DENSE else f" at {self.settings.sparsity:.2%}"
+        return f"{self.row.name}{sparsity}, seed {self.seed}"
+
+
+def settings_at(panel: Panel, row: Row, step: int, seed: int) -> Settings:
+    """Return the settings of one run."""
+    return settings_for(
+        model=panel.model,
+        data=panel.data,
+        method=row.method,
+        sparsity=sparsity_at(step),
+        seed=seed,
+        recipe=panel.training,
+        rounds=row.rounds,
+        schedule=row.schedule,
+        options=row.options,
+        samples_per_class=panel.samples_per_class,
+        prune_batch=panel.prune_batch,
+    )
+
+
+def spots(panel: Panel, rows: Sequence[Row]) -> Iterator[Spot]:
+    """Yield the runs of some rows: all seeds and sparsities; the dense network has no sparsity."""
+    for row in rows:
+        for step in panel.steps if row.method != DENSE else (0,):
+            for seed in panel.seeds:
+                yield Spot(row, step, seed, settings_at(panel, row, step, seed))
+
+
+def ready(panel: Panel, place: Place, *, training: bool) -> tuple[list[Row], dict[str, str]]:
+    """Return the rows of a panel that can be carried out here, and why each of the others cannot."""
+    rows, reasons = [], {}
+    absent: str | None = None
+    try:
+        load(panel.data, place.data_dir, download=place.download)
+    except NtksapError as error:
+        absent = str(error)
+    for row in panel.rows:
+        try:
+            needs_data = training or not method_named(row.method).data_free
+            settings_at(panel, row, panel.steps[0], panel.seeds[0])
+        except NtksapError as error:
+            reasons[row.name] = str(error)
+            continue
+        if needs_data and absent:
+            reasons[row.name] = absent
+        else:
+            rows.append(row)
+    return rows, reasons
+
+
+def pruned_masks(bench: Bench, panel: Panel, rows: Sequence[Row]) -> tuple[list[Spot], Outcome]:
+    """Prune for all spots of some rows (once, whichever plan asks) and return what is known of the masks."""
+    wanted = list(spots(panel, rows))
+    work = partial(prune_only, input_shape=panel.input_shape, classes=panel.classes)
+    return wanted, bench.execute([spot.settings for spot in wanted], bench.out / "masks", bench.place, work)

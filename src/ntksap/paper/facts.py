@@ -1,0 +1,49 @@
+"""Tables of facts: what methods need, how networks are trained."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ntksap._base import NtksapError
+from ntksap.methods import method_named
+from ntksap.paper.bench import Bench
+from ntksap.paper.comparison import Comparison, Entry
+from ntksap.paper.plan import Plan
+from ntksap.training import load_recipe
+
+
+def overview(plan: Plan, bench: Bench, folder: Path) -> Comparison:
+    """Compare what the methods need with the paper's overview."""
+
+    def facts(name: str) -> list[Any]:
+        method = method_named(name)
+        return [method.weight_agnostic, method.data_free, method.iterative]
+
+    return _compared(plan, facts)
+
+
+def recipes(plan: Plan, bench: Bench, folder: Path) -> Comparison:
+    """Compare the training recipes with the paper's hyper-parameters."""
+
+    def facts(name: str) -> list[Any]:
+        recipe = load_recipe(name)
+        (panel,) = plan.panels
+        values = [getattr(recipe, column) for column in panel.columns]
+        return [", ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]
+
+    return _compared(plan, facts)
+
+
+def _compared(plan: Plan, facts: Callable[[str], list[Any]]) -> Comparison:
+    entries, missing = [], []
+    for panel in plan.panels:
+        for row in panel.rows:
+            try:
+                found = facts(row.method)
+            except NtksapError as error:
+                missing.append((panel.name, row.name, str(error)))
+                continue
+            for index, (column, value) in enumerate(zip(panel.columns, found, strict=True)):
+                paper = panel.paper(row.name, index)
+                entries.append(Entry(panel.name, row.name, column, value, paper, measure="same"))
+    return Comparison(plan, entries, missing)

@@ -1,0 +1,47 @@
+"""The kinds of tables and figures: one line each, and the one way to carry out a plan."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from ntksap._base import InputError, unknown, write_atomically, write_json
+from ntksap.paper.accuracy import accuracy
+from ntksap.paper.bench import Bench
+from ntksap.paper.comparison import Comparison
+from ntksap.paper.facts import overview, recipes
+from ntksap.paper.flops import inference_flops, pruning_flops, total_flops
+from ntksap.paper.plan import Plan
+from ntksap.paper.spectra_at_init import at_initialisation
+from ntksap.paper.spectra_during import during_training, relative_during_training
+from ntksap.paper.timing import pruning_time
+
+Kind: TypeAlias = Callable[[Plan, Bench, Path], Comparison]
+"""(plan, bench, folder for figures) → comparison."""
+
+KINDS: dict[str, Kind] = {
+    "accuracy": accuracy,
+    "inference-flops": inference_flops,
+    "pruning-flops": pruning_flops,
+    "total-flops": total_flops,
+    "pruning-time": pruning_time,
+    "spectrum": at_initialisation,
+    "spectrum-during": during_training,
+    "relative-spectrum-during": relative_during_training,
+    "overview": overview,
+    "recipes": recipes,
+}
+
+
+def reproduce(plan: Plan, bench: Bench) -> tuple[Comparison, Path]:
+    """Carry out a plan; return the comparison, and the folder that holds it as comparison.json and comparison.md."""
+    if plan.kind not in KINDS:
+        raise unknown("kind of plan", plan.kind, KINDS)
+    if not plan.panels:
+        reasons = "; ".join(dict.fromkeys(plan.left_out.values()))
+        raise InputError(f"{plan.name} has nothing at the scale {plan.scale}: {reasons}. There is --scale paper")
+    folder = bench.out / f"{plan.name}-{plan.scale}"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = KINDS[plan.kind](plan, bench, folder)
+    write_json(folder / "comparison.json", found.to_json())
+    write_atomically(folder / "comparison.md", found.to_markdown())
+    return found, folder

@@ -1,0 +1,189 @@
+"""`Plan`: one table or figure of the paper, as a TOML file of ``plans/`` describes it.
+
+A plan has panels (one model on one data set each), a panel has rows (a method with its settings) and steps: the paper
+removes a fifth of what is left again and again, so step k is the sparsity 1 − 0.8^k. What differs at a scale stands in
+a table of the scale's name, in the plan, in a panel or in a row; the narrower one wins. There, ``only`` lists the rows
+that the scale has; a text in place of the table says why the scale has nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from ntksap._base import InputError, toml, unknown
+from ntksap.training import Recipe, load_recipe
+
+Scale = Literal["quick", "paper"]
+PLANS = Path(__file__).parent / "plans"
+SCALES: tuple[Scale, ...] = get_args(Scale)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table, or one curve: a method with what differs from its defaults."""
+
+    method: str
+    label: str = ""
+    """What the table calls it; the method's name if empty."""
+    rounds: int | None = None
+    schedule: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    times: float = 1.0
+    """Of tables of time: how many times the work that is timed the row takes."""
+
+    @property
+    def name(self) -> str:
+        """The label, or the method's name."""
+        return self.label or self.method
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One model on one data set."""
+
+    name: str
+    rows: tuple[Row, ...]
+    model: str = ""
+    data: str = ""
+    input_shape: tuple[int, int, int] = (0, 0, 0)
+    classes: int = 0
+    images: int = 0
+    """Images that an epoch trains on."""
+    recipe: str = ""
+    recipe_settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    """Of tables that have no sparsities: what is compared."""
+    seeds: tuple[int, ...] = (0,)
+    samples_per_class: int = 10
+    prune_batch: int = 256
+    metric: Literal["top1", "train_accuracy"] = "top1"
+    inputs: int = 100
+    """Inputs that kernels are computed on."""
+    epochs: tuple[int, ...] = ()
+    """When kernels are computed during training."""
+    unit: float = 1.0
+    """The paper's numbers are multiples of it."""
+    reported: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """The paper's numbers by row, a number for each step (or column) of the scale "paper"."""
+    reported_std: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    reported_steps: tuple[int, ...] = ()
+
+    @property
+    def training(self) -> Recipe:
+        """The recipe with the panel's own settings."""
+        return load_recipe(self.recipe, self.recipe_settings)
+
+    def paper(self, row: str, step: int) -> Any:
+        """Return the paper's number for a row at a step, None if it gives none."""
+        return self._at(self.reported, row, step)
+
+    def paper_std(self, row: str, step: int) -> float | None:
+        """Return the paper's standard deviation for a row at a step, None if it gives none."""
+        found: float | None = self._at(self.reported_std, row, step)
+        return found
+
+    def _at(self, numbers: Mapping[str, Sequence[Any]], row: str, step: int) -> Any:
+        if row not in numbers or step not in self.reported_steps:
+            return None
+        return numbers[row][self.reported_steps.index(step)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table or figure at one scale; ``left_out`` are panels that this scale does not have, and why."""
+
+    name: str
+    title: str
+    where: str
+    kind: str
+    scale: Scale
+    panels: tuple[Panel, ...]
+    left_out: Mapping[str, str]
+    claims: tuple[str, ...] = ()
+    note: str = ""
+
+
+def sparsity_at(step: int) -> float:
+    """Return 1 − 0.8^step.
+
+    >>> round(100 * sparsity_at(18), 2)
+    98.2
+    """
+    return float(1 - 0.8**step)
+
+
+def plan_names() -> list[str]:
+    """Return the names of the plans that come with the package."""
+    return sorted(path.stem for path in PLANS.glob("*.toml"))
+
+
+def read_plan(name_or_path: str | Path, scale: Scale) -> Plan:
+    """Return a plan by name, or from a TOML file of your own (a path, or text that ends in ``.toml``)."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        if str(name_or_path) not in plan_names():
+            raise unknown("table or figure", str(name_or_path), plan_names())
+        path = PLANS / f"{name_or_path}.toml"
+    try:
+        values = toml.loads(path.read_text(encoding="utf-8"))
+        return _plan(path.stem, values, scale)
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a plan, which is a TOML file: {error}") from error
+    except KeyError as error:
+        raise InputError(f"{path} is not a plan: it lacks {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path} is not a plan: {error}") from error
+
+
+def _plan(name: str, values: dict[str, Any], scale: Scale) -> Plan:
+    common, nowhere = _at_scale(values, scale)
+    read, left_out = [], {}
+    for raw in values.pop("panels"):
+        own, not_here = _at_scale(raw, scale)
+        if nowhere or not_here:
+            left_out[raw["name"]] = nowhere or not_here
+        else:
+            read.append(_panel(raw, {**raw, **common, **own}, scale))
+    known = _without_scales(values)
+    known["claims"] = tuple(known.get("claims", ()))
+    return _made(Plan, {**known, "name": name, "scale": scale, "panels": tuple(read), "left_out": left_out})
+
+
+def _at_scale(values: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Any], str]:
+    """Return what a table says of a scale: what differs there, or (as text) why there is nothing at that scale."""
+    found = values.get(scale, {})
+    return ({}, found) if isinstance(found, str) else (found, "")
+
+
+def _panel(raw: Mapping[str, Any], values: dict[str, Any], scale: Scale) -> Panel:
+    values = _without_scales(values)
+    rows = [_made(Row, {**_without_scales(row), **row.get(scale, {})}) for row in values["rows"]]
+    only = values.pop("only", [row.name for row in rows])
+    values["rows"] = tuple(row for row in rows if row.name in only)
+    for name in only:
+        if name not in [row.name for row in rows]:
+            raise unknown(f"row of panel {raw['name']}", name, [row.name for row in rows])
+    values["reported_steps"] = tuple(raw.get("steps", range(len(raw.get("columns", ())))))
+    for key in ("steps", "columns", "seeds", "input_shape", "epochs"):
+        if key in values:
+            values[key] = tuple(values[key])
+    return _made(Panel, values)
+
+
+def _without_scales(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in SCALES}
+
+
+def _made(cls: type[_T], values: Mapping[str, Any]) -> _T:
+    """Return the dataclass filled from a table; what it does not know, or lacks, is an error."""
+    known = {one.name: one for one in fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            raise unknown(f"key of a {cls.__name__.lower()}", key, known)
+    needed = [name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING]
+    if missing := [name for name in needed if name not in values]:
+        raise InputError(f"a {cls.__name__.lower()} lacks {', '.join(missing)}")
+    return cls(**values)

@@ -1,0 +1,83 @@
+"""Spectra of the neural tangent kernel during training, as they are or relative to the smallest."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ntksap._base import write_json
+from ntksap.paper.bench import Bench, Show, ready, spots
+from ntksap.paper.comparison import Comparison, Entry
+from ntksap.paper.plan import Panel, Plan, Row, sparsity_at
+from ntksap.paper.spectra_at_init import only_panel
+from ntksap.report import epochs_figure, methods_figure, save_figure
+from ntksap.runs import DENSE, run, spectra_during
+
+_RATIO = (
+    "The numbers are condition numbers in the paper's sense: the largest eigenvalue ÷ the mean of the smallest tenth."
+)
+
+
+def during_training(plan: Plan, bench: Bench, folder: Path) -> Comparison:
+    """Train, and compare spectra on the way with the dense network's at the same epoch."""
+    return _during(plan, bench, folder, "eigenvalues")
+
+
+def relative_during_training(plan: Plan, bench: Bench, folder: Path) -> Comparison:
+    """The same, each eigenvalue divided by the mean of the smallest tenth; a panel per method."""
+    return _during(plan, bench, folder, "relative_eigenvalues")
+
+
+def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
+    panel = only_panel(plan)
+    rows, reasons = ready(panel, bench.place, training=True)
+    missing = [(panel.name, row, reason) for row, reason in reasons.items()]
+    wanted = (
+        list(spots(replace(panel, seeds=panel.seeds[:1], steps=panel.steps[:1]), [Row(DENSE), *rows])) if rows else []
+    )
+    # Not where other plans keep their runs: those have no checkpoints on the way.
+    runs, place = bench.out / "runs-with-checkpoints", replace(bench.place, keep_epochs=panel.epochs)
+    outcome = bench.execute([spot.settings for spot in wanted], runs, place, run)
+    found: dict[str, dict[str, Any]] = {}
+    with bench.bars() as show:
+        for spot in wanted:
+            name = spot.settings.name
+            if name not in outcome.results:
+                missing.append((panel.name, spot.title, outcome.failed[name]))
+                continue
+            on_progress: Callable[[int, int, str], object] = partial(_forward, show, spot.row.name)
+            found[spot.row.name] = _kept_during(runs / name, panel, bench, on_progress)
+    if not found:
+        return Comparison(plan, [], missing)
+    write_json(folder / "spectra.json", {"model": panel.model, "runs": found})
+    draw = epochs_figure if key == "eigenvalues" else methods_figure
+    title = f"{panel.model} on {panel.data}, sparsity {100 * sparsity_at(panel.steps[0]):.2f} %"
+    figures = save_figure(draw(found, key, title), folder, "spectra")
+    entries = [
+        Entry(panel.name, name, f"epoch {one['epoch']}", _largest_ratio(one))
+        for name, spectra in found.items()
+        for one in spectra["epochs"]
+    ]
+    return Comparison(plan, entries, missing, figures, [_RATIO])
+
+
+def _forward(show: Show, stage: str, done: int, total: int, note: str) -> None:
+    show(stage, "checkpoint", done, total, note)
+
+
+def _largest_ratio(one: dict[str, Any]) -> float:
+    return float(one["relative_eigenvalues"][0])
+
+
+def _kept_during(folder: Path, panel: Panel, bench: Bench, on_progress: Callable[..., object]) -> dict[str, Any]:
+    file = folder / f"spectra-{panel.inputs}.json"
+    if file.exists():
+        kept: dict[str, Any] = json.loads(file.read_text())
+        return kept
+    found = spectra_during(folder, bench.place.data_dir, panel.inputs, "batch", torch.float32, on_progress)
+    write_json(file, found)
+    return found

@@ -1,0 +1,216 @@
+"""`Masks`: which weights of a module are kept, and how that meets the module."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ntksap._base import MaskError, sha256_of, write_atomically
+from ntksap.net import unwrap
+from ntksap.pruning.attach import Attachment, local_mask, local_part
+
+_FORMAT = "ntksap-masks"
+_WEIGHT = "weights/"  # stands before the names of weights in a file
+
+
+class Masks(Mapping[str, Tensor]):
+    """A mapping from a parameter's own dotted name to its bool mask, True = kept.
+
+    >>> masks = Masks({"fc.weight": torch.tensor([[True, False], [True, True]])})
+    >>> masks.kept, masks.total, masks.density
+    (3, 4, 0.75)
+    """
+
+    def __init__(
+        self,
+        masks: Mapping[str, Tensor],
+        info: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Take masks, what is worth knowing about them (must survive JSON), and weights to start training from, if the
+        method chose some; all are saved together.
+        """
+        for name, mask in masks.items():
+            if mask.dtype != torch.bool:
+                raise MaskError(f"mask {name!r} is {mask.dtype}, not torch.bool (True = kept)")
+        self._masks = {name: mask.detach().cpu() for name, mask in masks.items()}
+        self.info = dict(info or {})
+        self.weights = {name: weight.detach().cpu() for name, weight in (weights or {}).items()}
+
+    @classmethod
+    def ones(cls, weights: Mapping[str, Tensor]) -> "Masks":
+        """Return masks that keep every one of ``weights``."""
+        return cls({name: torch.ones(w.shape, dtype=torch.bool) for name, w in weights.items()})
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._masks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    @property
+    def kept(self) -> int:
+        """How many weights are kept."""
+        return sum(int(mask.sum()) for mask in self._masks.values())
+
+    @property
+    def total(self) -> int:
+        """How many weights could have been pruned."""
+        return sum(mask.numel() for mask in self._masks.values())
+
+    @property
+    def density(self) -> float:
+        """Kept ÷ total."""
+        return self.kept / self.total
+
+    @property
+    def sparsity(self) -> float:
+        """1 − density."""
+        return 1 - self.density
+
+    @property
+    def collapsed(self) -> list[str]:
+        """The names of layers with nothing left, through which no signal passes."""
+        return [name for name, mask in self._masks.items() if not mask.any()]
+
+    @property
+    def sha256(self) -> str:
+        """A hash of names, shapes and bits: equal exactly when the masks are equal."""
+        return sha256_of(self._masks)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return name, shape, kept and total of each layer, as plain values."""
+        return [
+            {"name": name, "shape": list(mask.shape), "kept": int(mask.sum()), "total": mask.numel()}
+            for name, mask in self._masks.items()
+        ]
+
+    def to(self, device: torch.device | str) -> dict[str, Tensor]:
+        """Return the plain dictionary {name: mask} on a device."""
+        return {name: mask.to(device) for name, mask in self._masks.items()}
+
+    def attach(self, module: nn.Module) -> Attachment:
+        """Zero the pruned weights of ``module`` and keep them zero, whatever optimizer trains it.
+
+        Gradients of pruned weights become zero before the optimizer sees them. State-dict keys stay the same; deep
+        copies stay pruned; a state dict that is loaded later is pruned too. Attaching again replaces what was
+        attached before. ``attach(...).remove()`` lets the weights go (they are zero until trained).
+
+        Kept weights stay as they are in ``module``: where the masks come with `weights`, call `load_weights` first.
+
+        Limits: an optimizer that already holds momentum from before still moves the pruned weights, and so does one
+        that mixes the entries of a matrix, such as Muon: ``attach(...).guard(optimizer)`` covers both. Pickling the
+        whole module (not its state dict) loses the hooks: attach again after loading.
+        """
+        self.check(module)
+        return Attachment(unwrap(module), self._masks)
+
+    @torch.no_grad()
+    def load_weights(self, module: nn.Module) -> None:
+        """Write the weights that came with the masks (NTT's) into ``module``, over those that it has.
+
+        Before training, not after. Raises `MaskError`, and changes nothing, if no weights came with the masks or if
+        they are of another model.
+        """
+        if not self.weights:
+            raise MaskError("no weights came with these masks: training starts from the weights that the model has")
+        self.check(module)
+        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        for name, weight in self.weights.items():
+            if name not in parameters or parameters[name].shape != weight.shape:
+                raise MaskError(f"the weights with these masks are for another model: it has no {name!r} like it")
+        for name, weight in self.weights.items():
+            parameters[name].copy_(weight)
+
+    def check(self, module: nn.Module) -> None:
+        """Raise `MaskError` unless every mask names a parameter of ``module`` that has its shape."""
+        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        missing = [name for name in self if name not in parameters]
+        differ = [name for name in self if name in parameters and parameters[name].shape != self[name].shape]
+        if missing:
+            raise MaskError(
+                f"these masks are for another model: it has no parameter {missing[0]!r} "
+                f"({len(missing)} of {len(self)} masks name none of its parameters)"
+            )
+        if differ:
+            name = differ[0]
+            raise MaskError(
+                f"these masks are for another model: parameter {name!r} has shape {tuple(parameters[name].shape)}, its "
+                f"mask {tuple(self[name].shape)} ({len(differ)} of {len(self)} shapes differ)"
+            )
+
+    def hold(self, module: nn.Module) -> bool:
+        """Return whether every pruned weight of ``module`` is exactly zero now (under FSDP: of this shard)."""
+        self.check(module)
+        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        return not any(
+            torch.any(local_part(parameters[name].detach())[local_mask(~mask, parameters[name])] != 0)
+            for name, mask in self.items()
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the masks to a safetensors file, all of it or nothing."""
+        # safetensors sorts by name; the order of the layers is worth keeping
+        metadata = {"format": _FORMAT, "order": json.dumps(list(self)), "info": json.dumps(self.info)}
+        tensors = {name: mask.contiguous() for name, mask in self._masks.items()}
+        tensors |= {_WEIGHT + name: weight.contiguous() for name, weight in self.weights.items()}
+        write_atomically(path, save(tensors, metadata))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Masks":
+        """Read masks from a file that `save` wrote; no code in the file can run."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
+                    raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
+                masks = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
+                others = [name for name in file.keys() if name not in masks]  # noqa: SIM118
+                weights = {name.removeprefix(_WEIGHT): file.get_tensor(name) for name in others}
+            return cls(masks, json.loads(metadata["info"]), weights)
+        except MaskError:
+            raise
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise MaskError(f"{path}: not a mask file, or truncated ({error}); prune again or copy it again") from error
+        except FileNotFoundError:
+            raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
+        except OSError as error:
+            raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Masks):
+            return NotImplemented
+        return self.keys() == other.keys() and all(torch.equal(self[name], other[name]) for name in self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Masks({len(self)} layers, kept {self.kept:,} of {self.total:,}, density {self.density:.4%})"
+
+    def __str__(self) -> str:
+        rows = [("layer", "shape", "kept/total", "density")]
+        for layer in self.layers():
+            shape = "×".join(str(size) for size in layer["shape"])
+            rows.append((layer["name"], shape, *_counts(layer["kept"], layer["total"])))
+        rows.append(("total", "", *_counts(self.kept, self.total)))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            f"{name:<{widths[0]}}  {shape:>{widths[1]}}  {kept:>{widths[2]}}  {density:>{widths[3]}}"
+            for name, shape, kept, density in rows
+        ]
+        rule = "─" * len(lines[0])
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def _counts(kept: int, total: int) -> tuple[str, str]:
+    share = kept / total if total else math.nan
+    return f"{kept:,}/{total:,}", f"{share:.2%}"

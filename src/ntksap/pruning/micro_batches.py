@@ -1,0 +1,81 @@
+"""`MicroBatches`: cut a batch into slices when its graph does not fit into memory."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ntksap._base import InputError, MemoryWarning, available_memory_mib
+from ntksap.net import Inputs, Net, map_tensors
+
+Result = TypeVar("Result")
+
+SHARE = 0.6
+"""How much of the free memory a graph may take by the estimate, which leaves out what lives for moments only."""
+
+
+class MicroBatches:
+    """Slices of at most ``size`` inputs; with None, the whole batch as long as memory lasts.
+
+    Cutting is exact where the sum over inputs is a sum over slices: each input is treated by itself, BatchNorm's
+    statistics being constants of the whole batch. On a GPU, running out of memory halves the size. A CPU's process is
+    killed instead, so there the size is chosen beforehand, from what one input leaves in a graph.
+    """
+
+    def __init__(self, size: int | None = None) -> None:
+        if size is not None and size < 1:
+            raise InputError(f"micro_batch must be at least 1, not {size}")
+        self.size = size
+        self._estimated = size is not None
+
+    def fit(self, net: Net, leaves: Mapping[str, Tensor], inputs: Inputs, *, graphs: int) -> None:
+        """Choose the size, once, for ``graphs`` graphs of one evaluation each that live at the same time."""
+        if self._estimated or net.device.type != "cpu":
+            return
+        self._estimated = True
+        if (free := available_memory_mib()) is None or (count := count_of(inputs)) < 2:
+            return
+        some = min(2, count - 1)  # a single input may go through other kernels, which keep other things
+        few, more = (net.graph_mib(leaves, slice_of(inputs, 0, size, count)) for size in (some, some + 1))
+        each = graphs * (more - few)
+        room = int(SHARE * free / each) if each > 0 else count
+        if room < count:
+            self._halve(count, to=max(1, room), why=f"a whole batch needs about {each * count:.0f} MiB")
+
+    def run(self, work: Callable[[list[Inputs]], Result], inputs: Inputs) -> Result:
+        """Return ``work(slices)``; if memory runs out, again with smaller ones."""
+        while True:
+            count = count_of(inputs)
+            size = min(self.size or count, count)
+            slices = [slice_of(inputs, start, start + size, count) for start in range(0, count, max(1, size))]
+            try:
+                return work(slices if len(slices) > 1 else [inputs])
+            except RuntimeError as error:
+                if size < 2 or not _out_of_memory(error):
+                    raise
+            self._halve(count, to=-(-size // 2), why="memory ran out")
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _halve(self, count: int, *, to: int, why: str) -> None:
+        self.size = to
+        text = f"{why}: batches of {count} are worked on in slices of {to}, with the same result (micro_batch={to})"
+        warnings.warn(text, MemoryWarning, stacklevel=4)
+
+
+def count_of(inputs: Inputs) -> int:
+    """Return how many inputs a batch holds: the length of its first tensor."""
+    tensors = [t for t in torch.utils._pytree.tree_leaves(inputs) if isinstance(t, Tensor) and t.dim()]
+    return len(tensors[0]) if tensors else 1
+
+
+def slice_of(inputs: Inputs, start: int, end: int, count: int) -> Inputs:
+    """Return inputs ``start`` to ``end`` of ``count``: a slice of each tensor with one entry per input, else all."""
+    cut: Inputs = map_tensors(inputs, lambda t: t[start:end] if t.dim() and len(t) == count else t)
+    return cut
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

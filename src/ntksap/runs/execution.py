@@ -1,0 +1,211 @@
+"""A run: from initial weights over masks to test accuracy, in a folder of its own (see `ntksap.runs.folder`)."""
+
+import json
+import time
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import ProcessGroup
+
+from ntksap import models
+from ntksap._base import Ranks, peak_memory_mib, seed_of, write_atomically
+from ntksap._prune import precision_of, prune_steps
+from ntksap.analysis import Cost, cost
+from ntksap.data import Dataset, load
+from ntksap.methods import method_named
+from ntksap.pruning import Data, Masks, Round, shuffled
+from ntksap.runs.folder import OnProgress, Place, Progress, carry_out, kept_name
+from ntksap.runs.pruning_data import pruning_data
+from ntksap.runs.settings import DENSE, Settings, versions
+from ntksap.training import TrainState, train
+
+_STATE = "state/"  # stands before the names of what a pruner needs to go on
+
+
+def run(
+    settings: Settings,
+    root: str | Path,
+    place: Place | None = None,
+    on_progress: OnProgress = lambda progress: None,
+    group: ProcessGroup | None = None,
+) -> dict[str, Any]:
+    """Carry out a run in ``root``, or go on with it, and return its result; a finished one is only read.
+
+    With a ``group``, every process of it makes this call and they share the work; the first one writes, all of them
+    must see the folder. A run may go on with another number of processes than it began with.
+
+    Raises `BusyError` if another process is at it. Any other error is also written to ``error.json``.
+    """
+    return carry_out(_work, settings, root, place or Place(), on_progress, Ranks(group))
+
+
+def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgress, ranks: Ranks) -> dict[str, Any]:
+    ranks.from_first(lambda: run_data(settings, place) and None)  # one process fetches the data, then all read it
+    data = run_data(settings, place)
+    model = _model(settings, data, settings.seed)
+    masks = None
+    if settings.method != DENSE:
+        batches = run_batches(settings, data)
+        masks = pruned(settings, folder, model, data.input_shape, data.num_classes, batches, place, on_progress, ranks)
+    if settings.sanity == "reinit":
+        model = _model(settings, data, seed_of(settings.seed, "reinit"))
+    elif masks is not None and masks.weights:
+        masks.load_weights(model)
+    flops = cost(model, masks, input_shape=data.input_shape)
+    records = _trained(settings, folder, model, masks, data, place, on_progress, ranks)
+    return {
+        **{key: records[-1][key] for key in ("top1", "top5", "test_loss", "train_loss", "train_accuracy")},
+        **facts(masks, flops),
+        "train_seconds": sum(record["seconds"] for record in records),
+        "peak_memory_mib": peak_memory_mib(),
+        "threads": torch.get_num_threads(),
+        "processes": ranks.size,
+        "versions": versions(),
+    }
+
+
+def facts(masks: Masks | None, flops: Cost) -> dict[str, Any]:
+    """Return what a result says of its masks."""
+    return {
+        "kept": masks.kept if masks else None,
+        "total": masks.total if masks else None,
+        "density": masks.density if masks else 1.0,
+        "collapsed": masks.collapsed if masks else [],
+        "mask_sha256": masks.sha256 if masks else None,
+        "layers": masks.layers() if masks else [],
+        "inference_flops": flops.sparse,
+        "dense_flops": flops.dense,
+        "precision": masks.info.get("precision") if masks else None,
+        "prune_seconds": masks.info["seconds"] if masks else 0.0,
+    }
+
+
+def run_data(settings: Settings, place: Place) -> Dataset:
+    """Return the data set of a run; the runs of a sweep share it."""
+    return _loaded(settings.data, place.data_dir, place.download, place.workers)
+
+
+@lru_cache(maxsize=1)
+def _loaded(name: str, data_dir: Path | None, download: bool, workers: int) -> Dataset:
+    return load(name, data_dir, download=download, workers=workers)
+
+
+def run_batches(settings: Settings, data: Dataset) -> Data:
+    """Return what the method of a run needs of its data."""
+    return pruning_data(
+        method_named(settings.method),
+        data,
+        seed=settings.seed,
+        per_class=settings.samples_per_class,
+        batch=settings.prune_batch,
+        train_batch=settings.recipe.batch,
+        augment=settings.recipe.augment,
+    )
+
+
+def pruned(
+    settings: Settings,
+    folder: Path,
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    classes: int,
+    batches: Data | None,
+    place: Place,
+    on_progress: OnProgress,
+    ranks: Ranks,
+) -> Masks:
+    """Return the masks of the run: read them, or prune from the last round that was saved."""
+    final, partial = folder / "masks.safetensors", folder / "pruning.safetensors"
+    if (found := ranks.from_first(lambda: Masks.load(final) if final.exists() else None)) is not None:
+        return found
+    after, seconds = None, 0.0
+    if (saved := ranks.from_first(lambda: Masks.load(partial) if partial.exists() else None)) is not None:
+        state = {name.removeprefix(_STATE): t for name, t in saved.weights.items() if name.startswith(_STATE)}
+        weights = {name: t for name, t in saved.weights.items() if not name.startswith(_STATE)}
+        after = Round(saved.info["round"], settings.rounds, saved, weights, state)
+        seconds = saved.info["seconds"]
+    about = {key: getattr(settings, key) for key in ("method", "model", "seed", "sparsity")}
+    about |= {"input_shape": list(input_shape), "classes": classes}
+    about["precision"] = precision_of(model, settings.method, device=place.device)
+    start = time.perf_counter() - seconds
+    masks = after.masks if after else None
+    for round_ in prune_steps(
+        model,
+        settings.sparsity,
+        settings.method,
+        input_shape=input_shape,
+        data=batches,
+        seed=settings.seed,
+        rounds=settings.rounds,
+        schedule=settings.schedule,
+        scope=settings.scope,
+        floor=settings.floor,
+        init=settings.init,
+        precision=about["precision"],
+        device=place.device,
+        invert=settings.sanity == "invert",
+        after=after,
+        group=ranks.group,
+        **settings.options,
+    ):
+        info = {**about, **round_.facts, "round": round_.index, "seconds": time.perf_counter() - start}
+        masks = Masks(round_.masks, info, round_.weights)
+        if round_.index < round_.rounds and ranks.first:
+            state = {f"{_STATE}{name}": tensor for name, tensor in round_.state.items()}
+            Masks(masks, info, {**round_.weights, **state}).save(partial)
+        on_progress(Progress("prune", round_.index, round_.rounds))
+    assert masks is not None
+    if settings.sanity == "shuffle":
+        masks = shuffled(masks, settings.seed)
+    if ranks.first:
+        masks.save(final)
+        partial.unlink(missing_ok=True)
+    return masks
+
+
+def _trained(
+    settings: Settings,
+    folder: Path,
+    model: nn.Module,
+    masks: Masks | None,
+    data: Dataset,
+    place: Place,
+    on_progress: OnProgress,
+    ranks: Ranks,
+) -> list[dict[str, Any]]:
+    """Train from the last epoch that was saved and return the records of all epochs."""
+    metrics, checkpoint = folder / "metrics.jsonl", folder / "checkpoint.safetensors"
+    state = TrainState(
+        model,
+        settings.recipe,
+        masks=masks,
+        seed=settings.seed,
+        device=place.device,
+        group=ranks.group,
+        sync_norm=place.sync_norm,
+    )
+    records: list[dict[str, Any]] = []
+    if ranks.from_first(checkpoint.exists):
+        state.load(checkpoint)
+        # The record of an epoch is written before its checkpoint, so there may be one too many, never one too few.
+        records = [json.loads(line) for line in metrics.read_text().splitlines()][: state.epoch]
+    if state.epoch == 0 and 0 in place.keep_epochs and ranks.first:
+        state.save(folder / kept_name(0))
+    for record in train(state, data):
+        records.append(asdict(record))
+        if not ranks.first:
+            continue
+        write_atomically(metrics, "".join(json.dumps(r) + "\n" for r in records))
+        if record.epoch in place.keep_epochs:
+            state.save(folder / kept_name(record.epoch))
+        state.save(checkpoint)  # last, since a run goes on behind it
+        on_progress(Progress("train", record.epoch, settings.recipe.epochs, record.top1))
+    return records
+
+
+def _model(settings: Settings, data: Dataset, seed: int) -> nn.Module:
+    return models.build(settings.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=seed)

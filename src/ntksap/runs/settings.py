@@ -1,0 +1,151 @@
+"""`Settings`: everything that decides a run. Equal settings are the same run."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from ntksap._base import InputError, toml, unknown
+from ntksap._version import __version__
+from ntksap.methods import METHODS, method_named
+from ntksap.net.kernels import library
+from ntksap.pruning import CHECKS, Sanity, density_of, schedule_named
+from ntksap.training import Recipe, not_default
+
+DENSE = "dense"
+"""The method of the reference run, which prunes nothing."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One (model, data, method, sparsity, seed, recipe), with nothing left open.
+
+    Made by `settings_for`, which fills in what a method decides.
+    """
+
+    model: str
+    data: str
+    method: str
+    sparsity: float
+    seed: int
+    recipe: Recipe
+    sanity: Sanity = "none"
+    rounds: int = 1
+    schedule: str = "exponential"
+    scope: str = "global"
+    floor: int = 0
+    init: str = "kaiming_normal"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    samples_per_class: int = 10
+    prune_batch: int = 256
+
+    @property
+    def label(self) -> str:
+        """The method as tables and plots name it, with its sanity check."""
+        return label_of(self.method, self.sanity)
+
+    @property
+    def name(self) -> str:
+        """The name of the run: readable parts, then a hash of every setting that is not the default."""
+        model = self.model.replace(":", ".").replace("/", "-")
+        parts = [self.data, model, self.method, *([] if self.sanity == "none" else [self.sanity])]
+        if self.method != DENSE:
+            parts.append(f"{100 * self.sparsity:.2f}")
+        stated = {**not_default(self), "recipe": self.recipe.stated()}
+        digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+        return "-".join([*parts, f"seed{self.seed}", digest[:8]])
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values that survive JSON and TOML."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
+    def to_toml(self) -> str:
+        """Return the settings and the versions in use as TOML."""
+        return toml.dumps({**self.plain(), "versions": versions()})
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings that a run's ``settings.toml`` holds."""
+    try:
+        values = toml.loads(path.read_text(encoding="utf-8"))
+        values.pop("versions", None)
+        return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
+    except (OSError, toml.TOMLDecodeError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
+
+
+def label_of(method: str, sanity: str) -> str:
+    """Return what tables and plots call a method with a sanity check."""
+    return method if sanity == "none" else f"{method} ({sanity})"
+
+
+def settings_for(
+    *,
+    model: str,
+    data: str,
+    method: str,
+    sparsity: float,
+    seed: int,
+    recipe: Recipe,
+    sanity: str = "none",
+    rounds: int | None = None,
+    schedule: str | None = None,
+    scope: str | None = None,
+    floor: int = 0,
+    init: str = "kaiming_normal",
+    options: Mapping[str, Any] | None = None,
+    samples_per_class: int = 10,
+    prune_batch: int = 256,
+) -> Settings:
+    """Return checked settings, with the method's defaults filled in; the dense run ignores what concerns pruning."""
+    if sanity not in CHECKS:
+        raise unknown("sanity check", sanity, CHECKS)
+    if method == DENSE:
+        return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=recipe)
+    if method not in METHODS:
+        raise unknown("method", method, [*METHODS, DENSE])
+    chosen = method_named(method)
+    density_of(sparsity)
+    schedule_named(schedule or chosen.schedule)
+    chosen.check(options or {})
+    if rounds is not None and rounds < 1:
+        raise InputError(f"rounds must be at least 1, not {rounds}")
+    return Settings(
+        model=model,
+        data=data,
+        method=method,
+        sparsity=sparsity,
+        seed=seed,
+        recipe=recipe,
+        sanity=sanity,  # type: ignore[arg-type]
+        rounds=chosen.rounds if rounds is None else rounds,
+        schedule=schedule or chosen.schedule,
+        scope=scope or chosen.scope,
+        floor=floor,
+        init=init,
+        options={
+            **{option.name: option.default for option in chosen.options.values()},
+            **{option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()},
+            **(options or {}),
+        },
+        samples_per_class=samples_per_class,
+        prune_batch=prune_batch,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on, and whose kernels (on a CPU) may have computed it."""
+    return {
+        "ntksap": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "kernels": "torch" if library() is None else "ntksap and torch",
+    }

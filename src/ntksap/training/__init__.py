@@ -1,0 +1,14 @@
+"""Training: the loop, recipes, checkpoints."""
+
+from ntksap.training.checkpoint import read_model
+from ntksap.training.loop import TrainState, train
+from ntksap.training.recipe import Recipe, load_recipe, not_default
+
+__all__ = [
+    "Recipe",
+    "TrainState",
+    "load_recipe",
+    "not_default",
+    "read_model",
+    "train",
+]

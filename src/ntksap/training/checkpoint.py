@@ -1,0 +1,139 @@
+"""A training on disk: one safetensors file that is whole, ours and of this very training, or an error."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ntksap._base import NtksapError, write_atomically
+
+_FORMAT = "ntksap-checkpoint-1"
+_DEFAULT = "the default"
+
+
+class CheckpointError(NtksapError, ValueError):
+    """A checkpoint that is damaged, not ours, or of another model or training."""
+
+
+def write_checkpoint(
+    path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int, identity: Mapping[str, Any]
+) -> None:
+    """Write a training after ``epoch`` epochs, all of it or nothing; equal trainings give equal bytes.
+
+    Tensors: ``model.<name>`` for each parameter and buffer, and ``optimizer.<key>.<name>`` for each tensor that the
+    optimizer holds for a parameter (such as ``optimizer.momentum_buffer.fc.weight``, or Adam's ``step``).
+    Metadata: JSON with the epoch, a hash of all there is, and ``identity``, the plain values that say which training
+    this is.
+    """
+    tensors = {f"model.{name}": tensor for name, tensor in _model_tensors(model).items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{key}.{name}"] = value
+    # A copy of each, since safetensors takes neither channels-last tensors nor two that share memory.
+    tensors = {
+        name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for name, t in tensors.items()
+    }
+    facts = {"epoch": epoch, "identity": dict(identity)}
+    header = {"facts": facts, "sha256": _hash(tensors, facts)}
+    write_atomically(path, save(tensors, {_FORMAT: json.dumps(header)}))
+
+
+def read_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, identity: Mapping[str, Any]) -> int:
+    """Put a training back as `write_checkpoint` found it and return its epoch; on error nothing is changed."""
+    tensors, facts = _read(path)
+    here, there = json.loads(json.dumps(dict(identity))), facts["identity"]
+    for key in sorted(here.keys() | there.keys()):
+        if (found := there.get(key, _DEFAULT)) != (wanted := here.get(key, _DEFAULT)):
+            raise CheckpointError(f"{path} is of another training: {key} is {found!r} there and {wanted!r} here")
+    own, held = _model_tensors(model), _held(path, tensors, model)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    states: dict[Tensor, dict[str, Tensor]] = {}
+    for full_name in sorted(tensors.keys() - {f"model.{name}" for name in held}):
+        _, key, name = full_name.split(".", 2)
+        if name not in parameters:
+            raise CheckpointError(f"{path} is of another training: parameter {name!r} was trained there, not here")
+        # As the optimizer makes them: counters on the CPU, everything else laid out in memory like its parameter.
+        like = tensors[full_name] if key == "step" else parameters[name].detach()
+        states.setdefault(parameters[name], {})[key] = torch.empty_like(like).copy_(tensors[full_name])
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(held[name])
+    optimizer.state.clear()
+    optimizer.state.update(states)
+    epoch: int = facts["epoch"]
+    return epoch
+
+
+def read_model(path: str | Path, model: nn.Module) -> int:
+    """Put the weights and buffers of a checkpoint into ``model``, of whatever training it is; return its epoch."""
+    tensors, facts = _read(path)
+    held = _held(path, tensors, model)
+    with torch.no_grad():
+        for name, tensor in _model_tensors(model).items():
+            tensor.copy_(held[name])
+    epoch: int = facts["epoch"]
+    return epoch
+
+
+def _held(path: str | Path, tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that are the model's, by name; an error if they are another model's."""
+    held = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    _check_same(path, held, _model_tensors(model))
+    return held
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name, tied ones once (unlike a state dict, which repeats them)."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _hash(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    """Return a hash of everything: safetensors itself does not notice a flipped bit in a weight."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if _FORMAT not in metadata:
+                raise CheckpointError(f"{path}: a safetensors file, but no checkpoint of ours (format {_FORMAT!r})")
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        header = json.loads(metadata[_FORMAT])
+        whole = header["sha256"] == _hash(tensors, header["facts"])
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file; checkpoints are written by TrainState.save") from None
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: not a checkpoint, or damaged ({error}); {_AGAIN}") from error
+    if not whole:
+        raise CheckpointError(f"{path}: damaged, its contents do not have the hash that it was written with; {_AGAIN}")
+    return tensors, header["facts"]
+
+
+_AGAIN = "take another copy or train again from the start"
+
+
+def _check_same(path: str | Path, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    for name in sorted(held.keys() ^ own.keys()):
+        here, there = ("no", "a") if name in held else ("a", "no")
+        raise CheckpointError(f"{path} is of another model: it has {there} tensor {name!r}, this model has {here} such")
+    for name, tensor in own.items():
+        if (tensor.shape, tensor.dtype) != (held[name].shape, held[name].dtype):
+            raise CheckpointError(
+                f"{path} is of another model: {name!r} is {tuple(held[name].shape)} {held[name].dtype} there and "
+                f"{tuple(tensor.shape)} {tensor.dtype} here"
+            )

@@ -1,0 +1,1 @@
+"""Scripts that measured something once, with their results."""

@@ -1,0 +1,1 @@
+"""What the closed form of NTK-SAP costs and is worth."""

@@ -1,0 +1,98 @@
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import ntksap
+from ntksap import Masks
+from ntksap.analysis.diagnosis import diagnose
+from ntksap.analysis.reach import effective_masks
+from tests.cases import BY_NAME, CASES
+
+
+def paths_twin(masks, sizes):
+    """Mark the weights of a chain of linear layers on any path, by walking every path."""
+    used = {name: torch.zeros_like(mask) for name, mask in masks.items()}
+    for units in itertools.product(*(range(size) for size in sizes)):
+        edges = [(name, units[i + 1], units[i]) for i, name in enumerate(masks)]
+        if all(masks[name][row, column] for name, row, column in edges):
+            for name, row, column in edges:
+                used[name][row, column] = True
+    return used
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_chains_against_walking_every_path(seed):
+    sizes = (4, 5, 6, 3)
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    generator = torch.Generator().manual_seed(seed)
+    masks = {
+        f"{i}.weight": torch.rand(module[i].weight.shape, generator=generator) < 0.25 + 0.05 * seed for i in (0, 2, 4)
+    }
+    assert effective_masks(module, masks, input_shape=(4,)) == Masks(paths_twin(masks, sizes))
+
+
+def test_a_trained_batchnorm_and_negative_biases_do_not_hide_paths():
+    module = BY_NAME["conv-bn"].module()
+    with torch.no_grad():
+        module[1].running_mean.fill_(1e6)
+        module[1].bias.fill_(-1e6)
+        module[0].bias.fill_(-1e6)
+    ones = Masks.ones({n: p for n, p in module.named_parameters() if p.dim() > 1})
+    assert effective_masks(module, ones, input_shape=(2, 5, 5)) == ones
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_weight_of_a_dense_net_is_used(case):
+    module = case.module()
+    ones = ntksap.prune(module, 0.0, "random", **case.source())
+    assert effective_masks(module, ones, **case.source()) == ones
+
+
+def test_residual_streams_keep_paths_alive():
+    module = BY_NAME["residual"].module()
+    masks = dict(ntksap.prune(module, 0.0, "random", input_shape=(2, 5, 5)))
+    masks["branch.0.weight"] = torch.zeros_like(masks["branch.0.weight"])
+    found = diagnose(module, masks, input_shape=(2, 5, 5))
+    used = {layer.name: layer.used for layer in found.layers}
+    assert used == {"stem.weight": 108, "branch.0.weight": 0, "branch.3.weight": 0, "head.weight": 18}
+    assert found.collapsed == ["branch.0.weight"]
+    assert not found.disconnected
+    text = " ".join(found.sentences())
+    assert "Nothing is left of branch.0.weight" in text
+    assert "36 of 162 kept weights (22.2%) lie on no path" in text
+
+
+def test_max_pooling_and_deep_nets():
+    layers = [nn.Conv2d(2, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 4)]
+    module = nn.Sequential(*layers)
+    ones = ntksap.prune(module, 0.0, "random")
+    assert effective_masks(module, ones, input_shape=(2, 6, 6)) == ones
+    deep = nn.Sequential(*(nn.Linear(50, 50) for _ in range(300)))
+    ones = ntksap.prune(deep, 0.0, "random")
+    assert effective_masks(deep, ones, input_shape=(50,)) == ones
+
+
+def test_a_cut_net_is_said_to_compute_a_constant():
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    masks = {"0.weight": torch.ones(4, 3, dtype=torch.bool), "2.weight": torch.zeros(2, 4, dtype=torch.bool)}
+    found = diagnose(module, masks, input_shape=(3,))
+    assert found.disconnected
+    assert found.effective_sparsity == 1.0
+    assert "computes a constant" in found.sentences()[0]
+
+
+def test_dead_channels_and_words_for_a_sound_mask():
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    masks = {"0.weight": torch.ones(4, 3, dtype=torch.bool), "2.weight": torch.ones(2, 4, dtype=torch.bool)}
+    sound = " ".join(diagnose(module, masks, input_shape=(3,)).sentences())
+    assert "Every kept weight lies on a path" in sound
+    assert "dead" not in sound
+    masks["0.weight"][1] = False
+    masks["2.weight"][:, 1] = False
+    found = diagnose(module, masks, input_shape=(3,))
+    assert found.effective_sparsity == found.sparsity == 5 / 20
+    assert "1 of 6 output channels are dead; the narrowest layer is 0.weight with 3 of 4 left" in " ".join(
+        found.sentences()
+    )

@@ -1,0 +1,252 @@
+"""The command as users run it: real processes, real files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import ntksap
+from ntksap.analysis.kernel_change import kernel_change
+from ntksap.cli import main
+
+TINY = ["--model", "lenet-300-100", "--method", "synflow", "--rounds", "3", "--sparsity", "0.9"]
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "ntksap", *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+def failure(capsys, *arguments: str) -> str:
+    """The message of a command that must fail with status 1 and print nothing on stdout."""
+    assert main(arguments) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return " ".join(printed.err.split())
+
+
+def test_prune_json(tmp_path):
+    done = run("prune", *TINY, "--seed", "3", "--out", str(tmp_path / "runs" / "first"), "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["method"] == "synflow"
+    assert result["model"] == "lenet-300-100"
+    assert result["sparsity"] == 0.9
+    assert result["kept"] == round(0.1 * result["total"]) == sum(layer["kept"] for layer in result["layers"])
+    assert result["density"] == result["kept"] / result["total"]
+    assert 0 < result["inference_flops"] < result["dense_flops"]
+    assert result["prune_seconds"] > 0
+    assert result["peak_memory_mib"] > 10
+    assert result["collapsed"] == []
+    assert result["layers"][0].keys() == {"name", "shape", "kept", "total"}
+    assert [layer["total"] for layer in result["layers"]] == [235200, 30000, 1000]
+    masks = ntksap.Masks.load(tmp_path / "runs" / "first" / "masks.safetensors")
+    assert masks.sha256 == result["mask_sha256"]
+    assert masks.info == {
+        "method": "synflow",
+        "model": "lenet-300-100",
+        "seed": 3,
+        "sparsity": 0.9,
+        "input_shape": [1, 28, 28],
+        "classes": None,
+    }
+    assert json.loads((tmp_path / "runs" / "first" / "prune.json").read_text()) == result
+    assert os.listdir(tmp_path / "runs") == ["first"]
+
+    model = ntksap.models.build("lenet-300-100", seed=3)
+    assert ntksap.prune(model, 0.9, "synflow", rounds=3, input_shape=(1, 28, 28), seed=3) == masks
+
+
+def test_prune_prints_the_table(capsys):
+    assert main(["prune", *TINY]) == 0
+    printed = capsys.readouterr().out
+    assert "300×784" in printed
+    assert "multiply-adds" in printed
+
+
+def test_method_options(capsys):
+    arguments = ["prune", "--model", "lenet-300-100", "--method", "ntk-sap", "--rounds", "1", "--json"]
+    hashes = []
+    for options in ([], ["--draws", "1"], ["--draws", "1", "--tangent", "True"], ["--draws", "1", "--epsilon", "0.1"]):
+        assert main([*arguments, *options, "--batch", "4"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        hashes.append(result["mask_sha256"])
+    assert len(set(hashes)) == 4
+    assert result["options"] == {"draws": 1, "epsilon": 0.1, "batch": 4}
+    assert "has no option 'draws'" in failure(capsys, "prune", *TINY, "--draws", "2")
+
+
+def test_methods(capsys):
+    assert main(["methods"]) == 0
+    table = capsys.readouterr().out
+    assert main(["methods", "--json"]) == 0
+    methods = {m["name"]: m for m in json.loads(capsys.readouterr().out)["methods"]}
+    assert all(name in table for name in methods)
+    overview = {
+        name: (m["weight_agnostic"], m["data_free"], m["iterative"]) for name, m in methods.items()
+    }  # the paper's table
+    assert overview["snip"] == overview["grasp"] == (False, False, False)
+    assert overview["force"] == overview["iterative-snip"] == (False, False, True)
+    assert overview["synflow"] == (False, True, True)
+    assert overview["ntk-sap"] == (True, True, True)
+    assert (methods["ntk-sap"]["rounds"], methods["ntk-sap-s"]["rounds"], methods["synflow"]["rounds"]) == (20, 4, 100)
+    assert methods["ntk-sap"]["options"]["epsilon"]["default"] == 1e-4
+    assert (methods["ntt"]["data"], methods["ntt"]["labels"]) == ("training set", False)
+    assert [name for name, m in methods.items() if m["returns_weights"]] == ["ntt"]
+
+
+def test_a_method_that_returns_weights_says_so_and_saves_them(capsys, tmp_path):
+    arguments = ["prune", "--model", "lenet-300-100", "--data", "digits", "--method", "ntt", "--rounds", "1"]
+    arguments += ["--epoch-steps", "1", "--kernel", "projected", "--projections", "2"]
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "kernel: projected 2 times" in printed
+    assert "kernel distance before: 0." in printed
+    assert "see Masks.load_weights" in printed
+    masks = ntksap.Masks.load(tmp_path / "run" / "masks.safetensors")
+    masks.load_weights(ntksap.models.build("lenet-300-100", num_classes=10, input_shape=(1, 8, 8)))
+    assert masks.info["steps"] == 1
+
+
+def test_scores_that_are_only_approximate_are_said_to_be(capsys):
+    assert (
+        main(["prune", "--model", "test_cli:bent", "--input-shape", "4", "--method", "synflow", "--rounds", "2"]) == 0
+    )
+    assert "because of GELU" in " ".join(capsys.readouterr().err.split())
+
+
+def bent() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 40), torch.nn.GELU(), torch.nn.Linear(40, 40))
+
+
+def test_cost(capsys, tmp_path):
+    assert main(["cost", "--model", "lenet-300-100", "--json"]) == 0
+    dense = json.loads(capsys.readouterr().out)
+    assert dense["inference_flops"] == dense["dense_flops"] == 266_610
+    assert main(["prune", *TINY, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    arguments = ["cost", "--model", "lenet-300-100", "--masks", str(tmp_path / "run" / "masks.safetensors")]
+    assert main([*arguments, "--json"]) == 0
+    sparse = json.loads(capsys.readouterr().out)
+    assert sparse["inference_flops"] == 410 + round(0.1 * 266_200)
+    assert main(arguments) == 0
+    assert "266,610" in capsys.readouterr().out
+
+
+def test_diagnose(capsys, tmp_path):
+    arguments = ["prune", "--model", "lenet-300-100", "--classes", "7", "--method", "random", "--sparsity", "0.99"]
+    assert main([*arguments, "--seed", "3", "--out", str(tmp_path / "run")]) == 0
+    assert "lie on no path" in capsys.readouterr().out
+    masks, picture = str(tmp_path / "run" / "masks.safetensors"), str(tmp_path / "picture.png")
+    assert main(["diagnose", masks, "--picture", picture, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "lenet-300-100"
+    assert found["effective_sparsity"] > found["sparsity"] == pytest.approx(0.99, abs=1e-5)
+    assert Path(picture).read_bytes().startswith(b"\x89PNG")
+    model = ntksap.models.build("lenet-300-100", num_classes=7, seed=3)
+    change = kernel_change(model, ntksap.Masks.load(masks), input_shape=(1, 28, 28), seed=3)
+    assert found["seed"] == 3
+    assert found["kernel"]["inputs"] == 10
+    assert found["kernel"]["distance"] == change.distance > 0.5
+    assert found["kernel"]["eigenvalues"] == change.pruned.eigenvalues.tolist()
+    assert main(["diagnose", masks]) == 0
+    printed = capsys.readouterr().out
+    assert "live channels" in printed
+    assert "neural tangent kernel" in printed
+    assert main(["diagnose", masks, "--no-kernel", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kernel"] is None
+    assert main(["diagnose", masks, "--seed", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kernel"]["distance"] != change.distance
+    assert "another model" in failure(capsys, "diagnose", masks, "--model", "lenet-5")
+
+
+def test_a_model_of_ones_own(capsys, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 2))\n"
+        "number = 3\ndef wrong():\n    return 3\n"
+    )
+    arguments = ["prune", "--model", "mine:make", "--method", "magnitude", "--sparsity", "0.5", "--json"]
+    done = run(*arguments, "--input-shape", "5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["total"] == 63
+    monkeypatch.chdir(tmp_path)
+    assert "--input-shape" in failure(capsys, "prune", "--model", "mine:make")
+    for model, message in [
+        ("mine:nothing", "no attribute 'nothing'"),
+        ("nowhere:make", "No module named 'nowhere'"),
+        ("mine:number", "not a function or class"),
+        ("mine:wrong", "not an nn.Module"),
+    ]:
+        assert message in failure(capsys, "prune", "--model", model, "--input-shape", "5")
+
+
+def test_bad_input(capsys, tmp_path):
+    assert "0 ≤ sparsity < 1" in failure(capsys, "prune", *TINY, "--sparsity", "1.0")
+    assert "Did you mean 'synflow'" in failure(capsys, "prune", "--method", "synflo")
+    assert "Did you mean 'resnet20'" in failure(capsys, "prune", "--model", "resnet-20")
+    assert "labelled data" in failure(capsys, "prune", *TINY, "--method", "snip")
+    assert "C H W" in failure(capsys, "prune", *TINY, "--input-shape", "3", "4")
+    existing = tmp_path / "run"
+    existing.mkdir()
+    assert "exists already" in failure(capsys, "prune", *TINY, "--out", str(existing))
+    assert os.listdir(tmp_path) == ["run"]
+    assert not os.listdir(existing)
+
+    file = tmp_path / "masks.safetensors"
+    assert "no such file" in failure(capsys, "cost", "--masks", str(file))
+    file.write_bytes(b"x" * 40)
+    assert "not a mask file" in failure(capsys, "cost", "--masks", str(file))
+    ntksap.Masks({"conv.weight": torch.ones(3, dtype=torch.bool)}).save(file)
+    assert "another model" in failure(capsys, "cost", "--masks", str(file))
+
+
+def test_collapse_warns_and_strict_fails(capsys, tmp_path):
+    arguments = ["prune", "--model", "lenet-300-100", "--method", "random", "--sparsity", "0.99999"]
+    assert main([*arguments, "--json"]) == 0
+    printed = capsys.readouterr()
+    collapsed = json.loads(printed.out)["collapsed"]
+    assert collapsed
+    assert all(name in printed.err for name in collapsed)
+    message = failure(capsys, *arguments, "--strict", "--out", str(tmp_path / "run"))
+    assert all(name in message for name in collapsed)
+    assert not os.listdir(tmp_path)
+
+
+def test_unknown_options_are_errors():
+    done = run("prune", "--sparsty", "0.5")
+    assert done.returncode == 2
+    assert "--sparsity" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["methods"], ["prune"], ["train"], ["compare"], ["diagnose"], ["cost"], ["spectrum"], ["report"]]
+)
+def test_help(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_cleanly(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import pathlib, torch\ndef make():\n    pathlib.Path('made').touch()\n    return torch.nn.Linear(2000, 2000)\n"
+    )
+    arguments = ["prune", "--model", "mine:make", "--input-shape", "2000", "--rounds", "1000", "--out", "out/run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ntksap", *arguments], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    while not (tmp_path / "made").exists():
+        time.sleep(0.1)
+    time.sleep(1)  # into the rounds
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped" in message
+    assert "Traceback" not in message
+    assert not (tmp_path / "out").exists()
