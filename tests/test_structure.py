@@ -62,7 +62,7 @@ def is_package(module: str) -> bool:
     return SOURCE.joinpath(*module.split(".")[1:], "__init__.py").exists()
 
 
-FILES = sorted(SOURCE.rglob("*.py"))
+FILES = sorted([*SOURCE.rglob("*.py"), SOURCE / "__init__.pyi"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

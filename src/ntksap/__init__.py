@@ -4,52 +4,34 @@
 >>> model = ntksap.models.build("lenet-300-100")
 >>> masks = ntksap.prune(model, sparsity=0.9, method="synflow", input_shape=(1, 28, 28))
 >>> attached = masks.attach(model)
+
+``__init__.pyi`` beside this file lists the public names and where each comes from. They are imported when they are
+first used, so that ``ntksap --help`` need not wait for torch, nor a user of the core for what only the lab needs.
 """
 
-from ntksap import methods, models
-from ntksap._base import (
-    ApproximationWarning,
-    CollapseError,
-    CollapseWarning,
-    InputError,
-    MaskError,
-    MemoryWarning,
-    NtksapError,
-    ScoreError,
-)
-from ntksap._prune import prune, prune_steps
-from ntksap._version import __version__
-from ntksap.analysis import Cost, Diagnosis, Kernel, cost, diagnose, ntk, spectrum_distance
-from ntksap.net import Net
-from ntksap.net.kernels import sparse_kernels
-from ntksap.pruning import Masks, Probe, Round, interchange, select
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "ApproximationWarning",
-    "CollapseError",
-    "CollapseWarning",
-    "Cost",
-    "Diagnosis",
-    "InputError",
-    "Kernel",
-    "MaskError",
-    "Masks",
-    "MemoryWarning",
-    "Net",
-    "NtksapError",
-    "Probe",
-    "Round",
-    "ScoreError",
-    "__version__",
-    "cost",
-    "diagnose",
-    "interchange",
-    "methods",
-    "models",
-    "ntk",
-    "prune",
-    "prune_steps",
-    "select",
-    "sparse_kernels",
-    "spectrum_distance",
-]
+_HOMES = {
+    alias.name: node.module
+    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text()).body
+    if isinstance(node, ast.ImportFrom) and node.module
+    for alias in node.names
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ntksap' has no attribute {name!r}")
+    room = home == "ntksap"
+    found = importlib.import_module(f"ntksap.{name}") if room else getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,73 +1,21 @@
 """`prune`: from a module and a sparsity to masks, in one call."""
 
+import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of
-from ntksap.methods import method_named, warned
+from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown
+from ntksap.methods import Method, method_named, warn_of_bends
 from ntksap.net import Initialiser, Net, Selectors, arithmetic, resolve, unwrap
-from ntksap.pruning import Data, MakeInputs, Masks, Probe, Round, density_of, schedule_named
+from ntksap.pruning import Data, MakeInputs, Masks, Probe, density_of, schedule_named
 
 
 def prune(
-    model: nn.Module,
-    sparsity: float,
-    method: str = "ntk-sap",
-    *,
-    strict: bool = False,
-    on_round: Callable[[Round], object] | None = None,
-    **settings: Any,
-) -> Masks:
-    """Choose which weights of ``model`` to keep, before training. The model is not changed: see `Masks.attach`.
-
-    A method that also chooses the weights to start from (NTT) leaves them in ``masks.weights``: see
-    `Masks.load_weights`. What a method has to say about its work is in ``masks.info``.
-
-    Args:
-        model: any ``nn.Module``.
-        sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
-            weights are kept.
-        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them).
-        strict: make it an error, not a warning, when layers are left with nothing.
-        on_round: called after each round, for progress or for saving.
-        settings: the keywords of `prune_steps`: where inputs come from, seed, schedule, and the method's own options.
-
-    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
-    >>> prune(model, 0.9, "synflow", input_shape=(8,)).kept
-    16
-    """
-    masks = None
-    for state in prune_steps(model, sparsity, method, **settings):
-        masks = Masks(state.masks, state.facts, state.weights)
-        if on_round is not None:
-            on_round(state)
-    assert masks is not None  # there is at least one round
-    if masks.collapsed:
-        text = (
-            f"nothing is left of {', '.join(masks.collapsed)}: no signal passes these layers. Lower the sparsity, use "
-            "another method, or keep some weights in each layer (floor=)"
-        )
-        if strict:
-            raise CollapseError(text)
-        warnings.warn(text, CollapseWarning, stacklevel=2)
-    return masks
-
-
-def precision_of(
-    model: nn.Module, method: str = "ntk-sap", precision: str = "auto", device: torch.device | str | None = None
-) -> str:
-    """Return the precision that ``precision`` means for this model and method on this device."""
-    first = next(iter(unwrap(model).parameters()), torch.empty(0))
-    where = first.device if device is None else torch.device(device)
-    return resolve(precision, first.dtype, where, bears_bfloat16=method_named(method).bears_bfloat16)
-
-
-def prune_steps(
     model: nn.Module,
     sparsity: float,
     method: str = "ntk-sap",
@@ -89,39 +37,60 @@ def prune_steps(
     device: torch.device | str | None = None,
     micro_batch: int | None = None,
     invert: bool = False,
-    after: Round | None = None,
+    strict: bool = False,
+    on_round: Callable[[Masks], object] | None = None,
+    after: Masks | None = None,
     group: ProcessGroup | None = None,
     **options: Any,
-) -> Iterator[Round]:
-    """Return an iterator over the rounds of a pruning; the last one holds the final masks.
+) -> Masks:
+    """Choose which weights of ``model`` to keep, before training. The model is not changed: see `Masks.attach`.
+
+    The masks are the whole record: ``masks.info`` says how they came about and what the method has to say about its
+    work; a method that also chooses the weights to start from (NTT) leaves them in ``masks.weights``, see
+    `Masks.load_weights`.
 
     Args:
-        model, sparsity, method: as in `prune`.
+        model: any ``nn.Module``.
+        sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
+            weights are kept.
+        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them).
         input_shape: the shape of one input without the batch, such as (3, 32, 32).
         inputs: (batch size, generator) → the module's arguments, where one tensor of numbers does not do.
         data: (inputs, labels) batches for the methods that need them (``ntksap methods`` tells): about ten samples of
             each class, or the whole training set, which is gone through once for each epoch and never held in memory.
             A function from the number of an epoch to its batches will also do.
         seed: decides every draw; the same seed gives the same masks.
-        rounds, schedule: how often to score, and the density after each round; the method's own by default.
+        rounds: how often to score and remove; the method's own by default.
+        schedule: the density after each round, ``"exponential"``, ``"linear"`` or ``"one-shot"``; the method's own by
+            default.
         scope: rank weights ``"global"`` or within each ``"layer"``; the method's own by default, mostly global.
         floor: weights that each layer keeps at least.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
-        output, loss, include, exclude, device: see `Net`.
+        output: turns what the module returns into one tensor, see `Net`.
+        loss: (output, labels) → summed loss, see `Net`.
+        include, exclude: what is prunable, by name, type or callable, see `Net`.
         precision: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float64"``, see `ntksap.net.precision.PRECISIONS`.
+        device: where to compute; where the module is by default.
         micro_batch: inputs that are worked on at a time; by default a whole batch, and less if memory runs out. The
             scores are the same. Not for methods that differentiate through the statistics of a batch.
         invert: keep the lowest scores in place of the highest, to test whether scores matter.
-        after: a round that was yielded earlier, to go on behind it.
+        strict: make it an error, not a warning, when layers are left with nothing.
+        on_round: called with the masks after each round (``masks.info["round"]``), for progress or for saving.
+        after: masks that ``on_round`` was given earlier, to resume after that round.
         group: a process group that shares the work, such as ``torch.distributed.group.WORLD``: every process of it
             makes this call with the same model and arguments, and each gets the masks that one process alone would get.
         options: the options of the method.
+
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> prune(model, 0.9, "synflow", input_shape=(8,)).kept
+    16
     """
     chosen = method_named(method)
     density = density_of(sparsity)
-    pruner = chosen.pruner_with(options)
+    _check_options(chosen, options)
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
+    resolved = precision_of(model, precision)
     net = Net(
         model,
         output=output,
@@ -130,23 +99,22 @@ def prune_steps(
         include=include,
         exclude=exclude,
         device=device,
-        **arithmetic(precision_of(model, method, precision, device)),
+        **arithmetic(resolved),
     )
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
-    probe = Probe.of(
+    states = chosen.pruner_with(options)(
         net,
-        seed=seed,
-        input_shape=input_shape,
-        inputs=inputs,
-        data=data,
-        stream=chosen.streams,
-        micro_batch=micro_batch,
-        ranks=ranks,
-    )
-    states = pruner(
-        net,
-        probe=probe,
+        probe=Probe.of(
+            net,
+            seed=seed,
+            input_shape=input_shape,
+            inputs=inputs,
+            data=data,
+            stream=chosen.streams,
+            micro_batch=micro_batch,
+            ranks=ranks,
+        ),
         density=density,
         rounds=chosen.rounds if rounds is None else rounds,
         schedule=schedule_named(schedule or chosen.schedule),
@@ -155,4 +123,38 @@ def prune_steps(
         invert=invert,
         after=after,
     )
-    return warned(states, method) if chosen.homogeneous else states
+    about = {"method": method, "sparsity": sparsity, "seed": seed, "precision": resolved}
+    masks = after  # where that was the last round already
+    for masks in warn_of_bends(states, method) if chosen.homogeneous else states:
+        masks.info |= about
+        if on_round is not None:
+            on_round(masks)
+    assert masks is not None  # there is at least one round
+    warn_of_collapse(masks, strict=strict)
+    return masks
+
+
+def precision_of(model: nn.Module, precision: str = "auto") -> str:
+    """Return the precision that ``precision`` means for this model."""
+    return resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0)).dtype)
+
+
+def warn_of_collapse(masks: Masks, *, strict: bool = False) -> None:
+    """Warn of layers with nothing left; `CollapseError` if ``strict``."""
+    if not masks.collapsed:
+        return
+    text = (
+        f"nothing is left of {', '.join(masks.collapsed)}: no signal passes these layers. Lower the sparsity, use "
+        "another method, or keep some weights in each layer (floor=)"
+    )
+    if strict:
+        raise CollapseError(text)
+    warnings.warn(text, CollapseWarning, stacklevel=3)
+
+
+def _check_options(method: Method, options: dict[str, Any]) -> None:
+    """Raise for a keyword that neither `prune` nor the method has, with the nearest one that they do have."""
+    keywords = inspect.signature(prune).parameters.keys() - {"options"}
+    for name in options:
+        if name not in method.options:
+            raise unknown(f"keyword of prune with method {method.name!r}", name, [*keywords, *method.options])

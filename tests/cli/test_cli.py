@@ -47,13 +47,18 @@ def test_prune_json(tmp_path):
     assert [layer["total"] for layer in result["layers"]] == [235200, 30000, 1000]
     masks = ntksap.Masks.load(tmp_path / "runs" / "first" / "masks.safetensors")
     assert masks.sha256 == result["mask_sha256"]
-    assert masks.info == {
+    assert masks.info == result["info"]
+    assert masks.info | {"seconds": 0.0} == {
         "method": "synflow",
         "model": "lenet-300-100",
         "seed": 3,
         "sparsity": 0.9,
         "input_shape": [1, 28, 28],
         "classes": None,
+        "precision": "float32",
+        "round": 3,
+        "rounds": 3,
+        "seconds": 0.0,
     }
     assert json.loads((tmp_path / "runs" / "first" / "prune.json").read_text()) == result
     assert os.listdir(tmp_path / "runs") == ["first"]
@@ -115,7 +120,20 @@ def test_a_method_that_returns_weights_says_so_and_saves_them(capsys, tmp_path):
 
 def test_scores_that_are_only_approximate_are_said_to_be(capsys):
     assert (
-        main(["prune", "--model", "test_cli:bent", "--input-shape", "4", "--method", "synflow", "--rounds", "2"]) == 0
+        main(
+            [
+                "prune",
+                "--model",
+                "tests.cli.test_cli:bent",
+                "--input-shape",
+                "4",
+                "--method",
+                "synflow",
+                "--rounds",
+                "2",
+            ]
+        )
+        == 0
     )
     assert "because of GELU" in " ".join(capsys.readouterr().err.split())
 
@@ -223,8 +241,23 @@ def test_unknown_options_are_errors():
     assert "--sparsity" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_the_front_door_lists_the_commands_without_waiting_for_torch(arguments):
+    code = f"import sys; from ntksap.cli import main; main({arguments}); print('torch' in sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in ("methods", "prune", "train", "compare", "reproduce", "--json"))
+    assert done.stderr.strip() == "False"
+
+
+def test_version_and_unknown_commands(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ntksap {ntksap.__version__}\n"
+    assert main(["prnue"]) == 2
+    assert "Did you mean 'prune'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    "command", [[], ["methods"], ["prune"], ["train"], ["compare"], ["diagnose"], ["cost"], ["spectrum"], ["report"]]
+    "command", [["methods"], ["prune"], ["train"], ["compare"], ["diagnose"], ["cost"], ["spectrum"], ["report"]]
 )
 def test_help(capsys, command):
     with pytest.raises(SystemExit) as stop:

@@ -10,7 +10,6 @@ import ntksap
 from ntksap.methods import METHODS, Method
 from ntksap.net.net import Net
 from ntksap.pruning.probe import Probe
-from ntksap.pruning.rounds import Round
 from ntksap.pruning.schedules import schedule_named
 from tests.cases import CASES, Case
 
@@ -100,16 +99,16 @@ def test_weight_agnostic_methods_and_only_they_ignore_the_present_weights(case, 
 @each_case
 def test_masks_are_nested_unless_the_method_regrows(case, method):
     module = case.module()
-    seen: list[Round] = []
+    seen: list[ntksap.Masks] = []
     final = prune(module, method, case, rounds=4, on_round=seen.append)
-    assert [state.index for state in seen] == [1, 2, 3, 4]
-    assert seen[-1].masks == final
+    assert [masks.info["round"] for masks in seen] == [1, 2, 3, 4]
+    assert seen[-1] == final
     if not method.regrow:
         for earlier, later in itertools.pairwise(seen):
-            assert all((later.masks[name] <= earlier.masks[name]).all() for name in final)
+            assert all((later[name] <= earlier[name]).all() for name in final)
     total = final.total
     schedule = schedule_named(method.schedule)
-    assert [state.masks.kept for state in seen] == [round(schedule(0.3, t, 4) * total) for t in (1, 2, 3, 4)]
+    assert [masks.kept for masks in seen] == [round(schedule(0.3, t, 4) * total) for t in (1, 2, 3, 4)]
 
 
 @each_method
@@ -117,14 +116,16 @@ def test_going_on_after_any_round_ends_with_the_same_masks(method):
     case = CASES[0]
     module = case.module()
     settings = {"rounds": 4, "data": case.batches(), **case.source(), **SMALL.get(method.name, {})}
-    states = list(ntksap.prune_steps(module, 0.7, method.name, **settings))
-    for state in states[:-1]:
-        rest = list(ntksap.prune_steps(copy.deepcopy(module), 0.7, method.name, after=state, **settings))
-        assert [s.index for s in rest] == list(range(state.index + 1, 5))
-        assert rest[-1].masks == states[-1].masks
-        assert rest[-1].facts == states[-1].facts
+    states: list[ntksap.Masks] = []
+    last = ntksap.prune(module, 0.7, method.name, on_round=states.append, **settings)
+    for state in states:
+        rest: list[ntksap.Masks] = []
+        final = ntksap.prune(copy.deepcopy(module), 0.7, method.name, after=state, on_round=rest.append, **settings)
+        assert [masks.info["round"] for masks in rest] == list(range(state.info["round"] + 1, 5))
+        assert final == last
+        assert final.info == last.info
         for weights in ("weights", "state"):
-            once, again = getattr(states[-1], weights), getattr(rest[-1], weights)
+            once, again = getattr(last, weights), getattr(final, weights)
             assert once.keys() == again.keys()
             assert all(torch.equal(once[name], again[name]) for name in once)
 

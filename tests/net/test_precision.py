@@ -3,7 +3,6 @@ import torch
 
 import ntksap
 from ntksap import InputError, Net
-from ntksap._prune import precision_of
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.models.cifar_resnet import CifarResNet
 from ntksap.net import precision
@@ -29,16 +28,12 @@ def test_bfloat16_ranks_the_weights_like_float32():
     assert torch.corrcoef(torch.stack([ranks(values) for values in found]))[0, 1] > 0.85
 
 
-def test_auto_takes_bfloat16_only_where_it_is_fast_and_the_method_bears_it(monkeypatch):
-    cpu = torch.device("cpu")
-    for fast, bears, expected in [(True, True, "bfloat16"), (True, False, "float32"), (False, True, "float32")]:
-        monkeypatch.setattr(precision, "fast_at_bfloat16", lambda device, fast=fast: fast)
-        assert precision.resolve("auto", torch.float32, cpu, bears_bfloat16=bears) == expected
-    monkeypatch.setattr(precision, "fast_at_bfloat16", lambda device: True)
-    assert precision.resolve("auto", torch.float64, cpu, bears_bfloat16=True) == "float64"
-    assert precision_of(conv_bn(), "ntk-sap") == "float32"
-    assert precision_of(conv_bn().double(), "ntk-sap") == "float64"
-    assert precision_of(conv_bn(), precision="bfloat16") == "bfloat16"
+def test_auto_is_the_models_own_precision_and_the_record_says_which():
+    shape = {"input_shape": (2, 5, 5), "rounds": 1}
+    assert precision.resolve("auto", torch.float64) == "float64"
+    assert precision.resolve("bfloat16", torch.float32) == "bfloat16"
+    assert ntksap.prune(conv_bn(), 0.5, **shape).info["precision"] == "float32"
+    assert ntksap.prune(conv_bn().double(), 0.5, **shape).info["precision"] == "float64"
 
 
 def test_float64_is_computed_in_float64():

@@ -8,13 +8,12 @@ import torch
 import ntksap
 from ntksap import Masks, models
 from ntksap.data import load
-from ntksap.methods import METHODS
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place
-from ntksap.runs.pruning_data import pruning_data
-from ntksap.runs.settings import settings_for
+from ntksap.runs.masking import pruning_data
+from ntksap.runs.settings import pruning_for, settings_for
 from ntksap.training.checkpoint import read_model
-from ntksap.training.recipe import load_recipe
+from ntksap.training.recipe import Recipe, load_recipe
 from tests.runs.small_runs import outcome, small_settings
 
 NTT = {"rounds": 3, "options": {"epoch_steps": 2, "kernel": "projected", "projections": 2, "prune_lr": 0.01}}
@@ -90,11 +89,11 @@ def test_methods_get_the_batches_they_ask_for():
     data = load("digits")
     sizes = {}
     for name in ("snip", "mag-1epoch", "prospr", "ntt"):
-        source = pruning_data(METHODS[name], data, seed=0, train_batch=100)
+        source = pruning_data(pruning_for(method=name, sparsity=0.9), data, Recipe(epochs=1, batch=100, lr=0.1))
         batches = list(source(0) if callable(source) else source)
         sizes[name] = (len(batches[0][0]), sum(len(labels) for _, labels in batches))
     whole = len(data.train)
     assert sizes == {"snip": (100, 100), "mag-1epoch": (100, whole), "prospr": (128, whole), "ntt": (64, whole)}
-    first, again = (pruning_data(METHODS["ntt"], data, seed=0) for _ in range(2))
+    first, again = (pruning_data(pruning_for(method="ntt", sparsity=0.9), data) for _ in range(2))
     assert torch.equal(next(iter(first(1)))[0], next(iter(again(1)))[0])
     assert not torch.equal(next(iter(first(0)))[0], next(iter(first(1)))[0])

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ntksap._base import InputError
-from ntksap._prune import prune_steps
+from ntksap._prune import prune
 from ntksap.methods import method_named
 from ntksap.net import Net
 from ntksap.pruning import Data, Probe
@@ -82,8 +82,8 @@ def measured_budget(
 
     def scoring(data: Data | None) -> int:
         with FlopCounterMode(display=False) as counter:
-            done = next(iter(prune_steps(model, 0.5, method, rounds=rounds, data=data, **settings)))
-        return int(counter.get_total_flops()) // 2 * done.rounds // done.index  # torch counts a multiply-add as two
+            prune(model, 0.5, method, rounds=1, data=data, **settings)
+        return int(counter.get_total_flops()) // 2 * (rounds or chosen.rounds)  # torch counts a multiply-add as two
 
     if chosen.streams and data is not None:
         batch = next(iter(data(0) if callable(data) else data))

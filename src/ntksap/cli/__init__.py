@@ -1,55 +1,76 @@
-"""The ``ntksap`` command: one function per subcommand, errors to one place."""
+"""The ``ntksap`` command: a table of subcommands, each imported when it is asked for, and errors in one place."""
 
+import difflib
+import importlib
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 
-import tyro
+from ntksap._version import __version__
 
-from ntksap._base import ApproximationWarning, CollapseWarning, NtksapError, keep_memory
-from ntksap.cli.compare import run_compare
-from ntksap.cli.console import stderr
-from ntksap.cli.cost import show_cost
-from ntksap.cli.diagnose import run_diagnose
-from ntksap.cli.methods import show_methods
-from ntksap.cli.overrides import spell_out_flags
-from ntksap.cli.prune import run_prune
-from ntksap.cli.report import run_report
-from ntksap.cli.reproduce import run_reproduce
-from ntksap.cli.spectrum import run_spectrum
-from ntksap.cli.train import run_train
-
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "methods": show_methods,
-    "prune": run_prune,
-    "diagnose": run_diagnose,
-    "train": run_train,
-    "compare": run_compare,
-    "cost": show_cost,
-    "spectrum": run_spectrum,
-    "report": run_report,
-    "reproduce": run_reproduce,
+_COMMANDS = {
+    "methods": ("show_methods", "list the methods and what each needs"),
+    "prune": ("run_prune", "choose which weights to keep, before training"),
+    "diagnose": ("run_diagnose", "tell what masks leave of each layer, and whether it is used"),
+    "train": ("run_train", "prune, then train: one run, which the same command resumes"),
+    "compare": ("run_compare", "compare methods: a sweep of runs, with table, figure and report"),
+    "cost": ("show_cost", "count multiply-adds of inference, pruning and training"),
+    "spectrum": ("run_spectrum", "compare spectra of the neural tangent kernel"),
+    "report": ("run_report", "make one HTML page of all runs below a folder"),
+    "reproduce": ("run_reproduce", "carry out a table or figure of the paper"),
 }
+"""Command → the function in the file of its name, and what it does."""
 _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return 0, or 1 after an error, or 130 after Ctrl-C."""
+    """Run a subcommand; return 0, 1 after an error, 2 after a wrong command line, or 130 after Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if arguments[0] == "--version":
+        print(f"ntksap {__version__}")
+        return 0
+    if arguments[0] not in _COMMANDS:
+        near = difflib.get_close_matches(arguments[0], _COMMANDS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        print(f"error: unknown command {arguments[0]!r}.{hint} Known: {', '.join(_COMMANDS)}.", file=sys.stderr)
+        return 2
+    # Threads that wait for work while they spin take cores from other programs: jobs get up to 20 times slower beside
+    # a busy one. It is read when torch brings OpenMP, so before that; a user's own choice wins.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "" not in sys.path:  # so that --model package.module:factory finds the user's own code
         sys.path.insert(0, "")
-    keep_memory()
     try:
+        return _run(arguments)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _LAB:
+            raise
+        print(f"error: the ntksap command needs {error.name}: pip install 'ntksap[lab]'", file=sys.stderr)
+        return 1
+
+
+_LAB = {"tyro", "rich", "matplotlib", "jinja2", "sklearn", "PIL", "fsspec", "filelock", "tomli_w", "tomli"}
+
+
+def _run(arguments: list[str]) -> int:
+    import tyro
+
+    from ntksap._base import ApproximationWarning, CollapseWarning, NtksapError, keep_memory
+    from ntksap.cli.console import stderr
+    from ntksap.cli.overrides import spell_out_flags
+
+    name = arguments[0]
+    try:
+        command: Callable[..., None] = getattr(importlib.import_module(f"ntksap.cli.{name}"), _COMMANDS[name][0])
+        keep_memory()
         with warnings.catch_warnings():
             warnings.simplefilter("always", CollapseWarning)
             warnings.simplefilter("always", ApproximationWarning)
             warnings.showwarning = _show_warning
-            tyro.extras.subcommand_cli_from_dict(
-                _COMMANDS,
-                args=spell_out_flags(sys.argv[1:] if argv is None else argv),
-                prog="ntksap",
-                description="Prune neural networks before training them. Each command takes --help and --json.",
-            )
+            tyro.cli(command, args=spell_out_flags(arguments[1:]), prog=f"ntksap {name}")
     except NtksapError as error:
         who = f" (process {_RANK})" if _RANK != "0" else ""
         stderr.print(f"[bold red]error{who}:[/] {_plain(str(error))}", highlight=False)
@@ -63,7 +84,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _help() -> str:
+    width = max(map(len, _COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in _COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: ntksap COMMAND [OPTIONS]",
+            "",
+            "Prune neural networks before training them.",
+            "",
+            *lines,
+            "",
+            "ntksap COMMAND --help explains the options of a command; each takes --json.",
+            "ntksap --version tells the version.",
+        ]
+    )
+
+
 def _show_warning(message: Warning | str, *args: object, **kwargs: object) -> None:
+    from ntksap.cli.console import stderr
+
     if _RANK == "0":
         stderr.print(f"[bold yellow]warning:[/] {_plain(str(message))}", highlight=False)
 

@@ -10,13 +10,12 @@ from typing import Any, TypeAlias
 from rich.table import Table
 from torch import nn
 
-from ntksap._prune import prune
 from ntksap.analysis import PAPER_PASSES, Budget, cost, measured_budget, paper_budget
 from ntksap.cli.console import stdout
 from ntksap.cli.progress import bars
-from ntksap.pruning import Data
+from ntksap.data import Dataset
 from ntksap.report import raised
-from ntksap.runs import DENSE
+from ntksap.runs import DENSE, make_masks, pruning_data, pruning_for
 
 Numbers: TypeAlias = dict[str, list[int | None]]
 """Method → a number per column; None where there is none."""
@@ -49,15 +48,16 @@ def budget_rows(
     epochs: int,
     images: int,
     options: Callable[[str], Mapping[str, Any]],
-    data: Callable[[str], Data | None],
-    **settings: Any,
+    data: Dataset | None,
+    input_shape: tuple[int, ...],
+    seed: int,
 ) -> list[Row]:
     """Prune by each method to each sparsity and count; the first row is the dense net.
 
-    ``options`` and ``data`` return those of a method, ``settings`` are the keywords of `prune` for all of them.
+    ``options`` returns those of a method; ``data`` is for the methods that need some.
     """
     plan: dict[str, Any] = {"epochs": epochs, "images": images}
-    shape = settings["input_shape"]
+    shape = input_shape
     dense = cost(model, input_shape=shape).dense
     evaluated = measured_budget(model, "random", **plan, input_shape=shape)
     rows = [Row(DENSE, 0.0, dense, paper_budget("random", dense, dense, **plan), evaluated)]
@@ -65,11 +65,15 @@ def budget_rows(
     with bars() as show:
         for method in methods:
             show("pruning", "mask", len(rows) - 1, total, method)
-            own = {**options(method), "data": data(method)}
-            evaluated = measured_budget(model, method, **plan, **settings, **own)
-            for sparsity in sparsities:
+            own = [pruning_for(method=method, sparsity=s, seed=seed, options=options(method)) for s in sparsities]
+            batches = pruning_data(own[0], data) if data else None
+            evaluated = measured_budget(
+                model, method, **plan, input_shape=shape, seed=seed, data=batches, **own[0].options
+            )
+            for pruning in own:
+                sparsity = pruning.sparsity
                 show("pruning", "mask", len(rows) - 1, total, f"{method} at {100 * sparsity:.4g} %")
-                sparse = cost(model, prune(model, sparsity, method, **settings, **own), input_shape=shape).sparse
+                sparse = cost(model, make_masks(pruning, model, shape, data), input_shape=shape).sparse
                 paper = paper_budget(method, dense, sparse, **plan) if method in PAPER_PASSES else None
                 rows.append(Row(method, sparsity, sparse, paper, evaluated))
     return rows

@@ -13,9 +13,7 @@ from ntksap.cli.console import print_json, stdout
 from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
 from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.data import Dataset, load
-from ntksap.methods import method_named
 from ntksap.pruning import Masks, density_of
-from ntksap.runs import pruning_data
 from ntksap.training import load_recipe
 
 
@@ -73,7 +71,7 @@ def show_cost(
         epochs=epochs,
         images=images,
         options=lambda method: fitting(method, method_options),
-        data=lambda method: pruning_data(method_named(method), loaded, seed=model.seed) if loaded else None,
+        data=loaded,
         input_shape=shape,
         seed=model.seed,
     )

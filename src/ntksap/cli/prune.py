@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import joined, new_folder, peak_memory_mib, write_json
-from ntksap._prune import precision_of, prune
+from ntksap._prune import warn_of_collapse
 from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, spoken, stderr, stdout
 from ntksap.cli.diagnose import print_sentences
@@ -16,10 +16,11 @@ from ntksap.cli.options import ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
 from ntksap.cli.progress import bars
 from ntksap.data import load
-from ntksap.methods import method_named
-from ntksap.pruning import Round
 from ntksap.report import densities_figure
-from ntksap.runs import pruning_data
+from ntksap.runs import Place, Progress, make_masks, pruning_for
+
+# What the command knows of its masks anyway; the rest is what the method has to say.
+_SAID = {"method", "model", "classes", "sparsity", "seed", "precision", "round", "rounds", "input_shape", "seconds"}
 
 
 @dataclass(frozen=True)
@@ -72,46 +73,41 @@ def run_prune(
         json: Print one JSON object.
     """
     how = pruning
-    options = given(method)
-    rounds = how.rounds or method_named(how.method).rounds
+    settings = pruning_for(
+        method=how.method,
+        sparsity=how.sparsity,
+        seed=model.seed,
+        rounds=how.rounds,
+        schedule=how.schedule,
+        scope=how.scope,
+        floor=how.floor,
+        init=how.init,
+        precision=how.precision,
+        options=given(method),
+    )
     if out is not None:
         fresh_folder(out)
     data = load(how.data, how.data_dir) if how.data else None
     module, shape = model.build(data)
-    precision = precision_of(module, how.method, how.precision, how.device)
+    about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()
     with joined(how.device) as (ranks, device), bars(ranks.first) as show:
-        show(how.method, "round", 0, rounds, "density 100 %")
+        show(how.method, "round", 0, settings.rounds, "density 100 %")
 
-        def on_round(state: Round) -> None:
-            show(how.method, "round", state.index, state.rounds, f"density {100 * state.masks.density:.3g} %")
-            if state.index == 1 < state.rounds:
-                estimate = (time.perf_counter() - start) * state.rounds
-                stderr.print(f"{state.rounds} rounds will take about {spoken(estimate)}, or less.", highlight=False)
+        def on_progress(done: Progress) -> None:
+            show(how.method, "round", done.done, done.total, f"density {100 * (done.density or 0):.3g} %")
+            if done.done == 1 < done.total:
+                estimate = (time.perf_counter() - start) * done.total
+                stderr.print(f"{done.total} rounds will take about {spoken(estimate)}, or less.", highlight=False)
 
-        masks = prune(
-            module,
-            how.sparsity,
-            how.method,
-            strict=how.strict,
-            on_round=on_round,
-            input_shape=shape,
-            data=pruning_data(method_named(how.method), data, seed=model.seed) if data else None,
-            seed=model.seed,
-            rounds=how.rounds,
-            schedule=how.schedule,
-            scope=how.scope,
-            floor=how.floor,
-            init=how.init,
-            precision=precision,
-            device=device,
-            micro_batch=how.micro_batch,
-            group=ranks.group,
-            **options,
+        place = Place(device=device, micro_batch=how.micro_batch)
+        masks = make_masks(
+            settings, module, shape, data, about=about, place=place, on_progress=on_progress, ranks=ranks
         )
     seconds = time.perf_counter() - start
     if not ranks.first:
         return
+    warn_of_collapse(masks, strict=how.strict)
     found = diagnose(module, masks, input_shape=shape)
     result: dict[str, Any] = {
         "method": how.method,
@@ -125,20 +121,18 @@ def run_prune(
         "inference_flops": found.inference_flops,
         "dense_flops": found.dense_flops,
         "effective_sparsity": found.effective_sparsity,
-        "rounds": rounds,
-        "options": options,
-        "precision": precision,
+        "rounds": settings.rounds,
+        "options": settings.options,
+        "precision": masks.info["precision"],
         "prune_seconds": seconds,
         "processes": ranks.size,
         "peak_memory_mib": peak_memory_mib(),
         "collapsed": masks.collapsed,
-        "facts": dict(masks.info),
+        "info": masks.info,
         "mask_sha256": masks.sha256,
         "layers": masks.layers(),
     }
     if out is not None:
-        masks.info |= {key: result[key] for key in ("method", "model", "seed", "sparsity")}
-        masks.info |= {"input_shape": list(shape), "classes": model.classes or (data.num_classes if data else None)}
         with new_folder(out) as folder:
             masks.save(folder / "masks.safetensors")
             write_json(folder / "prune.json", result)
@@ -150,9 +144,10 @@ def run_prune(
     stdout.print(str(masks), highlight=False)
     stdout.print(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.", highlight=False)
     print_sentences(found)
-    for fact, value in result["facts"].items():
-        shown = f"{value:.4g}" if isinstance(value, float) else value
-        stdout.print(f"{fact.replace('_', ' ')}: {shown}", highlight=False)
+    for key, value in masks.info.items():
+        if key not in _SAID:
+            shown = f"{value:.4g}" if isinstance(value, float) else value
+            stdout.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
     if masks.weights:
         stdout.print("The masks come with weights to start training from: see Masks.load_weights.", highlight=False)
     if out is not None:

@@ -12,7 +12,6 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import InputError, new_folder, write_json
-from ntksap._prune import prune
 from ntksap.analysis import Kernel, ntk
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.during import print_during
@@ -20,11 +19,10 @@ from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, num
 from ntksap.cli.overrides import MethodOptions, fitting
 from ntksap.cli.progress import bars
 from ntksap.data import load
-from ntksap.methods import method_named
 from ntksap.net import Net
 from ntksap.pruning import Masks, density_of
 from ntksap.report import during_figure, save_figure, spectra_of, spectrum_figure
-from ntksap.runs import DENSE, pruning_data, spectra_during, spectrum_facts, spectrum_inputs
+from ntksap.runs import DENSE, make_masks, pruning_for, spectra_during, spectrum_facts, spectrum_inputs
 
 
 def run_spectrum(
@@ -97,15 +95,9 @@ def run_spectrum(
                 net = Net(module)
                 masks = Masks.ones({name: net.weights[name] for name in net.prunable})
             else:
-                masks = prune(
-                    module,
-                    sparsity,
-                    method,
-                    input_shape=shape,
-                    data=pruning_data(method_named(method), loaded, seed=model.seed) if loaded else None,
-                    seed=model.seed,
-                    **fitting(method, method_options),
-                )
+                options = fitting(method, method_options)
+                pruning = pruning_for(method=method, sparsity=sparsity, seed=model.seed, options=options)
+                masks = make_masks(pruning, module, shape, loaded)
             pruned = time.perf_counter()
             start_from = copy.deepcopy(module)
             if masks.weights:

@@ -1,7 +1,7 @@
 """The methods: one file each, one line each in this table."""
 
 from ntksap.methods.grasp import grasp
-from ntksap.methods.homogeneity import warned
+from ntksap.methods.homogeneity import warn_of_bends
 from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
 from ntksap.methods.ntk_sap import ntk_sap
@@ -14,7 +14,7 @@ from ntksap.methods.registry import METHODS, Method, Need, Option, method_named,
 from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 
-__all__ = ["METHODS", "Method", "Need", "Option", "method_named", "register", "warned"]
+__all__ = ["METHODS", "Method", "Need", "Option", "method_named", "register", "warn_of_bends"]
 
 # fmt: off
 register(Method("random", random, "keep weights at random", data="none", weight_agnostic=True))

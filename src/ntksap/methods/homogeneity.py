@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ntksap._base import ApproximationWarning
-from ntksap.pruning import Round
+from ntksap.pruning import Masks
 
 # Functions of torch by name (as a function, a method, or in place), and the module that does the same.
 _BENDS = {
@@ -82,8 +82,8 @@ class Bends(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def warned(states: Iterator[Round], method: str) -> Iterator[Round]:
-    """Yield the rounds; after the first, warn if something in the net is not positively homogeneous."""
+def warn_of_bends(states: Iterator[Masks], method: str) -> Iterator[Masks]:
+    """Yield the masks of each round; after the first, warn if something in the net is not positively homogeneous."""
     with Bends() as bends:
         first = next(states)
     if bends.seen:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ntksap._base import InputError, ScoreError
 from ntksap.methods.ntt_kernel import Halves, exact_fits, kernel_gap
 from ntksap.net import Net
-from ntksap.pruning import Masks, Probe, Round, Schedule, check_rounds, kept_of, select
+from ntksap.pruning import Masks, Probe, Schedule, first_round, kept_of, select
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
 
@@ -25,7 +25,7 @@ def ntt(
     scope: str,
     floor: int,
     invert: bool,
-    after: Round | None,
+    after: Masks | None,
     kernel_weight: Annotated[float, "weight of the kernel's distance in the loss (λ_k)"] = 1e-3,
     l2: Annotated[float, "weight of the kept weights' squares, divided by the density (λ_2); 1e-4 for an MLP"] = 1e-5,
     prune_lr: Annotated[float, "learning rate while pruning"] = 5e-4,
@@ -35,7 +35,7 @@ def ntt(
         Literal["auto", "exact", "projected"], "the whole kernel, random projections of it, or the one that fits"
     ] = "auto",
     projections: Annotated[int, "random projections of the kernel on either side, where it is projected"] = 8,
-) -> Iterator[Round]:
+) -> Iterator[Masks]:
     """Choose mask and weights of a sparse student whose outputs and tangent kernel are those of the dense net.
 
     The student starts at the teacher θ_T, the module's own weights. Its mask keeps the largest |θ|, by default within
@@ -45,10 +45,10 @@ def ntt(
 
     J is by all trainable parameters, of which m prunes the prunable ones. BatchNorm: the statistics of the teacher on
     the batch, as constants, serve both nets. The mask is chosen again every ``refresh`` steps, not in the last round,
-    so that the weights settle. Rounds hold the student's weights, and the distance ‖Θ_s − Θ_T‖ / ‖Θ_T‖ on the first
+    so that the weights settle. The masks bring the student's weights, and the distance ‖Θ_s − Θ_T‖ / ‖Θ_T‖ on the first
     batch before and after.
     """
-    check_rounds(rounds, after)
+    begin = first_round(rounds, after)
     if min(kernel_weight, l2, epoch_steps) < 0 or prune_lr <= 0 or refresh < 1 or projections < 1:
         raise InputError(
             "kernel_weight, l2 and epoch_steps must be at least 0, prune_lr above 0, refresh and projections at least 1"
@@ -85,9 +85,9 @@ def ntt(
     before = largest(net.weights, schedule(density, 1, rounds))
     facts = {"kernel": "exact" if exact else f"projected {projections} times", "kernel_rows": first.rows}
     facts["kernel_distance_before"] = distance(net.weights, before)
-    masks = after.masks if after else before
+    masks = after or before
     count = int(after.state[f"step/{names[0]}"]) if after else 0
-    for index in range(after.index + 1 if after else 1, rounds + 1):
+    for index in range(begin, rounds + 1):
         share = schedule(density, index, rounds)
         if masks.kept != kept_of(share, masks.total):
             masks = largest(student, share)
@@ -106,11 +106,10 @@ def ntt(
             count += 1
             if count % refresh == 0 and index < rounds:
                 masks = largest(student, share)
-        yield Round(
-            index,
-            rounds,
+        distances = {"kernel_distance": distance(student, masks), "steps": count}
+        yield Masks(
             masks,
+            {**facts, **distances, "round": index, "rounds": rounds},
             weights={name: tensor.detach().clone() for name, tensor in student.items()},
             state={f"{k}/{n}": adam.state[t][k].detach().clone() for n, t in student.items() for k in _MOMENTS},
-            facts={**facts, "kernel_distance": distance(student, masks), "steps": count},
         )

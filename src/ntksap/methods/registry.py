@@ -45,9 +45,6 @@ class Method:
         returns_weights: it also chooses the weights that training is to start from.
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
         splits: a batch can be cut into micro-batches without changing the scores.
-        bears_bfloat16: products in bfloat16 leave the masks as they are, so ``precision="auto"`` may use it. So far
-            none: NTK-SAP's layer densities move by several per cent (``python -m studies.rounding``).
-        preset: option values that differ from the function's own defaults.
         from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
         pruner: in place of a score, a whole `Pruner` with options, for a method that is more than score and select.
     """
@@ -66,8 +63,6 @@ class Method:
     returns_weights: bool = False
     homogeneous: bool = False
     splits: bool = False
-    bears_bfloat16: bool = False
-    preset: Mapping[str, Any] = field(default_factory=dict)
     from_recipe: Mapping[str, str] = field(default_factory=dict)
     pruner: Callable[..., Any] | None = None
 
@@ -104,8 +99,7 @@ class Method:
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is not inspect.Parameter.empty:
                 hint = hints[name]
                 kind, *notes = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
-                default = self.preset.get(name, parameter.default)
-                found[name] = Option(name, kind, default, notes[0] if notes else "")
+                found[name] = Option(name, kind, parameter.default, notes[0] if notes else "")
         return found
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -120,14 +114,14 @@ class Method:
         self.check(options)
         if self.score is None:
             raise InputError(f"method {self.name!r} has no score of its own: it prunes in a loop of its own")
-        return partial(self.score, **{**self.preset, **options})
+        return partial(self.score, **options)
 
     def pruner_with(self, options: Mapping[str, Any]) -> Pruner:
         """Return the whole pruning with the method's options filled in; an option it does not have is an error."""
         if self.pruner is None:
             return partial(prune_rounds, score=self.with_options(options), regrow=self.regrow)
         self.check(options)
-        return partial(self.pruner, **{**self.preset, **options})
+        return partial(self.pruner, **options)
 
 
 def register(method: Method) -> Method:

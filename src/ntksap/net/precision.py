@@ -7,26 +7,24 @@ import torch
 from ntksap._base import unknown
 
 PRECISIONS = {
-    "auto": "bfloat16 where the device is fast at it and the method's ranking bears it, else the model's own",
+    "auto": "the model's own",
     "float32": "float32 throughout",
     "bfloat16": "products in bfloat16, weights, sums and statistics in float32",
     "float64": "float64 throughout, where float32 overflows",
 }
 
 
-def resolve(precision: str, own: torch.dtype, device: torch.device, *, bears_bfloat16: bool) -> str:
-    """Return the precision that a name from `PRECISIONS` means for a model of dtype ``own`` on this device.
+def resolve(precision: str, own: torch.dtype) -> str:
+    """Return the precision that a name from `PRECISIONS` means for a model of dtype ``own``.
 
-    >>> resolve("auto", torch.float64, torch.device("cpu"), bears_bfloat16=True)
+    "auto" is never bfloat16: it moves NTK-SAP's layer densities by several per cent (``python -m studies.rounding``).
+
+    >>> resolve("auto", torch.float64)
     'float64'
     """
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    if precision != "auto":
-        return precision
-    if own == torch.float32 and bears_bfloat16 and fast_at_bfloat16(device):
-        return "bfloat16"
-    return str(own).removeprefix("torch.")
+    return precision if precision != "auto" else str(own).removeprefix("torch.")
 
 
 def arithmetic(resolved: str) -> dict[str, Any]:
@@ -34,12 +32,3 @@ def arithmetic(resolved: str) -> dict[str, Any]:
     if resolved == "bfloat16":
         return {"dtype": torch.float32, "autocast": True}
     return {"dtype": getattr(torch, resolved)}
-
-
-def fast_at_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies in bfloat16 itself; where that is emulated it is slower than float32."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "cpu":
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-    return False

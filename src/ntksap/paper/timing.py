@@ -10,11 +10,11 @@ import torch
 
 from ntksap import models
 from ntksap._base import NtksapError, generator_of, write_json
-from ntksap._prune import prune_steps
-from ntksap.data import Dataset, MemorySplit, pruning_batches
+from ntksap.data import Dataset, MemorySplit
 from ntksap.paper.bench import Bench, settings_at
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Panel, Plan, Row
+from ntksap.runs import make_masks
 from ntksap.training import TrainState, train
 
 EPOCH = "one epoch"
@@ -79,21 +79,9 @@ def _prune_seconds(panel: Panel, row: Row, data: Dataset, bench: Bench, kept: Pa
     settings = settings_at(panel, row, _STEP, panel.seeds[0])
     file = kept / f"{settings.name}.json"
     if not file.exists():
-        batches = pruning_batches(data, per_class=settings.samples_per_class, batch_size=settings.prune_batch)
         model, clock = _model(panel), _clock(bench)
         start = clock()
-        for _ in prune_steps(
-            model,
-            settings.sparsity,
-            settings.method,
-            input_shape=panel.input_shape,
-            data=batches,
-            rounds=settings.rounds,
-            schedule=settings.schedule,
-            device=bench.place.device,
-            **settings.options,
-        ):
-            pass
+        make_masks(settings, model, panel.input_shape, data, recipe=settings.recipe, place=bench.place)
         write_json(file, {"seconds": clock() - start, "rounds": settings.rounds})
     return float(json.loads(file.read_text())["seconds"])
 

@@ -3,7 +3,7 @@
 from ntksap.pruning import interchange
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
-from ntksap.pruning.rounds import Pruner, Round, Score, check_rounds, prune_rounds
+from ntksap.pruning.rounds import Pruner, Score, first_round, prune_rounds
 from ntksap.pruning.sanity import CHECKS, Sanity, shuffled
 from ntksap.pruning.schedules import Schedule, density_of, kept_of, schedule_named
 from ntksap.pruning.selection import select
@@ -16,12 +16,11 @@ __all__ = [
     "Masks",
     "Probe",
     "Pruner",
-    "Round",
     "Sanity",
     "Schedule",
     "Score",
-    "check_rounds",
     "density_of",
+    "first_round",
     "interchange",
     "kept_of",
     "prune_rounds",

@@ -16,7 +16,7 @@ from ntksap.net import unwrap
 from ntksap.pruning.attach import Attachment, local_mask, local_part
 
 _FORMAT = "ntksap-masks"
-_WEIGHT = "weights/"  # stands before the names of weights in a file
+_WEIGHT, _STATE = "weights/", "state/"  # stand before the names of such tensors in a file
 
 
 class Masks(Mapping[str, Tensor]):
@@ -32,9 +32,15 @@ class Masks(Mapping[str, Tensor]):
         masks: Mapping[str, Tensor],
         info: Mapping[str, Any] | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        state: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Take masks, what is worth knowing about them (must survive JSON), and weights to start training from, if the
-        method chose some; all are saved together.
+        """Take masks and what came with them; all of it is saved together.
+
+        Args:
+            masks: {name: bool tensor}, True = kept.
+            info: what is worth knowing about them; must survive JSON.
+            weights: where training is to start, if the method chose some.
+            state: what else the method needs to resume after these masks.
         """
         for name, mask in masks.items():
             if mask.dtype != torch.bool:
@@ -42,6 +48,7 @@ class Masks(Mapping[str, Tensor]):
         self._masks = {name: mask.detach().cpu() for name, mask in masks.items()}
         self.info = dict(info or {})
         self.weights = {name: weight.detach().cpu() for name, weight in (weights or {}).items()}
+        self.state = {name: tensor.detach().cpu() for name, tensor in (state or {}).items()}
 
     @classmethod
     def ones(cls, weights: Mapping[str, Tensor]) -> "Masks":
@@ -163,6 +170,7 @@ class Masks(Mapping[str, Tensor]):
         metadata = {"format": _FORMAT, "order": json.dumps(list(self)), "info": json.dumps(self.info)}
         tensors = {name: mask.contiguous() for name, mask in self._masks.items()}
         tensors |= {_WEIGHT + name: weight.contiguous() for name, weight in self.weights.items()}
+        tensors |= {_STATE + name: tensor.contiguous() for name, tensor in self.state.items()}
         write_atomically(path, save(tensors, metadata))
 
     @classmethod
@@ -175,8 +183,11 @@ class Masks(Mapping[str, Tensor]):
                     raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
                 masks = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
                 others = [name for name in file.keys() if name not in masks]  # noqa: SIM118
-                weights = {name.removeprefix(_WEIGHT): file.get_tensor(name) for name in others}
-            return cls(masks, json.loads(metadata["info"]), weights)
+                weights, state = (
+                    {name.removeprefix(prefix): file.get_tensor(name) for name in others if name.startswith(prefix)}
+                    for prefix in (_WEIGHT, _STATE)
+                )
+            return cls(masks, json.loads(metadata["info"]), weights, state)
         except MaskError:
             raise
         except (SafetensorError, KeyError, ValueError) as error:

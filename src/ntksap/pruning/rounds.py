@@ -1,8 +1,7 @@
 """The loop: score → select → repeat. It knows callables, not names."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -16,25 +15,9 @@ from ntksap.pruning.selection import select
 Score: TypeAlias = Callable[[Net, Mapping[str, Tensor], Probe], dict[str, Tensor]]
 """(net, masks on the net's device, probe of this round) → {name: score}, larger = keep."""
 
-
-@dataclass(frozen=True)
-class Round:
-    """What is known after round ``index`` of ``rounds``; enough to go on from."""
-
-    index: int
-    rounds: int
-    masks: Masks
-    weights: Mapping[str, Tensor] = field(default_factory=dict)
-    """Where training is to start, by name, if the method changes the weights."""
-    state: Mapping[str, Tensor] = field(default_factory=dict)
-    """What else its pruner needs to go on behind this round."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the method has to say: plain values that survive JSON."""
-
-
-Pruner: TypeAlias = Callable[..., Iterator[Round]]
+Pruner: TypeAlias = Callable[..., Iterator[Masks]]
 """A whole pruning: ``pruner(net, probe=…, density=…, rounds=…, schedule=…, scope=…, floor=…, invert=…, after=…)``, as
-`prune_rounds` has them, yields a `Round` for each t = 1…T."""
+`prune_rounds` has them, yields the masks after each round t = 1…T, whose ``info`` says ``round`` t and ``rounds`` T."""
 
 
 def prune_rounds(
@@ -49,17 +32,16 @@ def prune_rounds(
     scope: str = "global",
     floor: int = 0,
     invert: bool = False,
-    after: Round | None = None,
-) -> Iterator[Round]:
-    """Yield the state after each round t = 1…T; after round t exactly round(d_t · total) weights are kept.
+    after: Masks | None = None,
+) -> Iterator[Masks]:
+    """Yield the masks after each round t = 1…T, of which exactly round(d_t · total) weights are kept.
 
-    Pruned weights never return unless ``regrow``; ``invert`` keeps the lowest scores. With ``after``, a round yielded
-    earlier, the loop goes on behind it and ends with the same masks, since each round's randomness depends on the seed
-    and the round alone.
+    Pruned weights never return unless ``regrow``; ``invert`` keeps the lowest scores. With ``after``, masks that were
+    yielded earlier, the loop resumes after their round and ends with the same masks, since each round's randomness
+    depends on the seed and the round alone.
     """
-    check_rounds(rounds, after)
-    masks = after.masks if after else Masks.ones({name: net.weights[name] for name in net.prunable})
-    for index in range(after.index + 1 if after else 1, rounds + 1):
+    masks = after or Masks.ones({name: net.weights[name] for name in net.prunable})
+    for index in range(first_round(rounds, after), rounds + 1):
         scores = score(net, masks.to(net.device), probe.at(index))
         if index == 1 and not any(values.any() for values in scores.values()):
             raise ScoreError(
@@ -70,15 +52,19 @@ def prune_rounds(
             scores = {name: -values for name, values in scores.items()}
         kept = kept_of(schedule(density, index, rounds), masks.total)
         within = None if regrow else masks
-        masks = Masks(select(scores, kept, within=within, scope=scope, floor=floor))
+        masks = Masks(select(scores, kept, within=within, scope=scope, floor=floor), {"round": index, "rounds": rounds})
         if index == rounds and probe.ranks.size > 1:
             probe.ranks.agree("masks", masks.sha256)
-        yield Round(index, rounds, masks)
+        yield masks
 
 
-def check_rounds(rounds: int, after: Round | None) -> None:
-    """Raise unless ``rounds`` can be done, going on behind ``after``."""
+def first_round(rounds: int, after: Masks | None) -> int:
+    """Return the round to begin with: 1, or the one after that of ``after``. Raises unless that can be done."""
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
-    if after is not None and after.rounds != rounds:
-        raise InputError(f"cannot go on: {after.rounds} rounds were planned before, {rounds} are now")
+    if after is None:
+        return 1
+    planned = after.info.get("rounds")
+    if planned != rounds:
+        raise InputError(f"cannot resume: {planned} rounds were planned before, {rounds} are now")
+    return int(after.info["round"]) + 1

@@ -1,7 +1,6 @@
 """A run: from initial weights over masks to test accuracy, in a folder of its own (see `ntksap.runs.folder`)."""
 
 import json
-import time
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -13,17 +12,13 @@ from torch.distributed import ProcessGroup
 
 from ntksap import models
 from ntksap._base import Ranks, peak_memory_mib, seed_of, write_atomically
-from ntksap._prune import precision_of, prune_steps
 from ntksap.analysis import Cost, cost
 from ntksap.data import Dataset, load
-from ntksap.methods import method_named
-from ntksap.pruning import Data, Masks, Round, shuffled
+from ntksap.pruning import Masks
 from ntksap.runs.folder import OnProgress, Place, Progress, carry_out, kept_name
-from ntksap.runs.pruning_data import pruning_data
+from ntksap.runs.masking import make_masks
 from ntksap.runs.settings import DENSE, Settings, versions
 from ntksap.training import TrainState, train
-
-_STATE = "state/"  # stands before the names of what a pruner needs to go on
 
 
 def run(
@@ -49,8 +44,18 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgres
     model = _model(settings, data, settings.seed)
     masks = None
     if settings.method != DENSE:
-        batches = run_batches(settings, data)
-        masks = pruned(settings, folder, model, data.input_shape, data.num_classes, batches, place, on_progress, ranks)
+        masks = make_masks(
+            settings,
+            model,
+            data.input_shape,
+            data,
+            recipe=settings.recipe,
+            about={"model": settings.model, "classes": data.num_classes},
+            folder=folder,
+            place=place,
+            on_progress=on_progress,
+            ranks=ranks,
+        )
     if settings.sanity == "reinit":
         model = _model(settings, data, seed_of(settings.seed, "reinit"))
     elif masks is not None and masks.weights:
@@ -92,79 +97,6 @@ def run_data(settings: Settings, place: Place) -> Dataset:
 @lru_cache(maxsize=1)
 def _loaded(name: str, data_dir: Path | None, download: bool, workers: int) -> Dataset:
     return load(name, data_dir, download=download, workers=workers)
-
-
-def run_batches(settings: Settings, data: Dataset) -> Data:
-    """Return what the method of a run needs of its data."""
-    return pruning_data(
-        method_named(settings.method),
-        data,
-        seed=settings.seed,
-        per_class=settings.samples_per_class,
-        batch=settings.prune_batch,
-        train_batch=settings.recipe.batch,
-        augment=settings.recipe.augment,
-    )
-
-
-def pruned(
-    settings: Settings,
-    folder: Path,
-    model: nn.Module,
-    input_shape: tuple[int, ...],
-    classes: int,
-    batches: Data | None,
-    place: Place,
-    on_progress: OnProgress,
-    ranks: Ranks,
-) -> Masks:
-    """Return the masks of the run: read them, or prune from the last round that was saved."""
-    final, partial = folder / "masks.safetensors", folder / "pruning.safetensors"
-    if (found := ranks.from_first(lambda: Masks.load(final) if final.exists() else None)) is not None:
-        return found
-    after, seconds = None, 0.0
-    if (saved := ranks.from_first(lambda: Masks.load(partial) if partial.exists() else None)) is not None:
-        state = {name.removeprefix(_STATE): t for name, t in saved.weights.items() if name.startswith(_STATE)}
-        weights = {name: t for name, t in saved.weights.items() if not name.startswith(_STATE)}
-        after = Round(saved.info["round"], settings.rounds, saved, weights, state)
-        seconds = saved.info["seconds"]
-    about = {key: getattr(settings, key) for key in ("method", "model", "seed", "sparsity")}
-    about |= {"input_shape": list(input_shape), "classes": classes}
-    about["precision"] = precision_of(model, settings.method, device=place.device)
-    start = time.perf_counter() - seconds
-    masks = after.masks if after else None
-    for round_ in prune_steps(
-        model,
-        settings.sparsity,
-        settings.method,
-        input_shape=input_shape,
-        data=batches,
-        seed=settings.seed,
-        rounds=settings.rounds,
-        schedule=settings.schedule,
-        scope=settings.scope,
-        floor=settings.floor,
-        init=settings.init,
-        precision=about["precision"],
-        device=place.device,
-        invert=settings.sanity == "invert",
-        after=after,
-        group=ranks.group,
-        **settings.options,
-    ):
-        info = {**about, **round_.facts, "round": round_.index, "seconds": time.perf_counter() - start}
-        masks = Masks(round_.masks, info, round_.weights)
-        if round_.index < round_.rounds and ranks.first:
-            state = {f"{_STATE}{name}": tensor for name, tensor in round_.state.items()}
-            Masks(masks, info, {**round_.weights, **state}).save(partial)
-        on_progress(Progress("prune", round_.index, round_.rounds))
-    assert masks is not None
-    if settings.sanity == "shuffle":
-        masks = shuffled(masks, settings.seed)
-    if ranks.first:
-        masks.save(final)
-        partial.unlink(missing_ok=True)
-    return masks
 
 
 def _trained(

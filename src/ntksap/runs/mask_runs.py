@@ -9,8 +9,9 @@ from ntksap import models
 from ntksap._base import Ranks
 from ntksap.analysis import cost
 from ntksap.methods import method_named
-from ntksap.runs.execution import facts, pruned, run_batches, run_data
+from ntksap.runs.execution import facts, run_data
 from ntksap.runs.folder import OnProgress, Place, carry_out
+from ntksap.runs.masking import make_masks
 from ntksap.runs.settings import Settings, versions
 
 
@@ -31,8 +32,18 @@ def prune_only(
     def work(settings: Settings, folder: Path, place: Place, on_progress: OnProgress, ranks: Ranks) -> dict[str, Any]:
         model = models.build(settings.model, num_classes=classes, input_shape=input_shape, seed=settings.seed)
         needs = not method_named(settings.method).data_free
-        batches = run_batches(settings, run_data(settings, place)) if needs else None
-        masks = pruned(settings, folder, model, input_shape, classes, batches, place, on_progress, ranks)
+        masks = make_masks(
+            settings,
+            model,
+            input_shape,
+            run_data(settings, place) if needs else None,
+            recipe=settings.recipe,
+            about={"model": settings.model, "classes": classes},
+            folder=folder,
+            place=place,
+            on_progress=on_progress,
+            ranks=ranks,
+        )
         flops = cost(model, masks, input_shape=input_shape)
         return {**facts(masks, flops), "threads": torch.get_num_threads(), "versions": versions()}
 

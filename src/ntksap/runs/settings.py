@@ -22,28 +22,32 @@ DENSE = "dense"
 """The method of the reference run, which prunes nothing."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """One (model, data, method, sparsity, seed, recipe), with nothing left open.
+@dataclass(frozen=True, kw_only=True)
+class Pruning:
+    """Everything that decides the masks of a given model, with nothing left open. Made by `pruning_for`."""
 
-    Made by `settings_for`, which fills in what a method decides.
-    """
-
-    model: str
-    data: str
     method: str
     sparsity: float
     seed: int
-    recipe: Recipe
     sanity: Sanity = "none"
     rounds: int = 1
     schedule: str = "exponential"
     scope: str = "global"
     floor: int = 0
     init: str = "kaiming_normal"
+    precision: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
     samples_per_class: int = 10
     prune_batch: int = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Pruning):
+    """One (model, data, method, sparsity, seed, recipe), with nothing left open. Made by `settings_for`."""
+
+    model: str
+    data: str
+    recipe: Recipe
 
     @property
     def label(self) -> str:
@@ -86,29 +90,26 @@ def label_of(method: str, sanity: str) -> str:
     return method if sanity == "none" else f"{method} ({sanity})"
 
 
-def settings_for(
+def pruning_for(
     *,
-    model: str,
-    data: str,
     method: str,
     sparsity: float,
-    seed: int,
-    recipe: Recipe,
+    seed: int = 0,
     sanity: str = "none",
     rounds: int | None = None,
     schedule: str | None = None,
     scope: str | None = None,
     floor: int = 0,
     init: str = "kaiming_normal",
+    precision: str = "auto",
     options: Mapping[str, Any] | None = None,
     samples_per_class: int = 10,
     prune_batch: int = 256,
-) -> Settings:
-    """Return checked settings, with the method's defaults filled in; the dense run ignores what concerns pruning."""
+    recipe: Recipe | None = None,
+) -> Pruning:
+    """Return checked settings of a pruning, with the method's defaults filled in (some of them from the recipe)."""
     if sanity not in CHECKS:
         raise unknown("sanity check", sanity, CHECKS)
-    if method == DENSE:
-        return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=recipe)
     if method not in METHODS:
         raise unknown("method", method, [*METHODS, DENSE])
     chosen = method_named(method)
@@ -117,27 +118,36 @@ def settings_for(
     chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
-    return Settings(
-        model=model,
-        data=data,
+    inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
+    return Pruning(
         method=method,
         sparsity=sparsity,
         seed=seed,
-        recipe=recipe,
         sanity=sanity,  # type: ignore[arg-type]
         rounds=chosen.rounds if rounds is None else rounds,
         schedule=schedule or chosen.schedule,
         scope=scope or chosen.scope,
         floor=floor,
         init=init,
+        precision=precision,
         options={
             **{option.name: option.default for option in chosen.options.values()},
-            **{option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()},
+            **inherited,
             **(options or {}),
         },
         samples_per_class=samples_per_class,
         prune_batch=prune_batch,
     )
+
+
+def settings_for(
+    *, model: str, data: str, method: str, sparsity: float, seed: int, recipe: Recipe, **pruning: Any
+) -> Settings:
+    """Return checked settings of a run; ``pruning`` as in `pruning_for`, whose part the dense run ignores."""
+    if method == DENSE:
+        return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=recipe)
+    chosen = pruning_for(method=method, sparsity=sparsity, seed=seed, recipe=recipe, **pruning)
+    return Settings(model=model, data=data, recipe=recipe, **vars(chosen))
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,115 @@
+"""From settings to masks: the one way, which every command takes, and which resumes after the last round."""
+
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+from ntksap._base import ALONE, CollapseWarning, Ranks
+from ntksap._prune import prune
+from ntksap.data import Dataset, pruning_batches
+from ntksap.methods import method_named
+from ntksap.pruning import Data, Masks, shuffled
+from ntksap.runs.folder import OnProgress, Place, Progress
+from ntksap.runs.settings import Pruning
+from ntksap.training import Recipe
+
+Images: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+
+
+def make_masks(
+    pruning: Pruning,
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    data: Dataset | None = None,
+    *,
+    recipe: Recipe | None = None,
+    about: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    place: Place | None = None,
+    on_progress: OnProgress = lambda progress: None,
+    ranks: Ranks = ALONE,
+) -> Masks:
+    """Return the masks of ``model`` that the settings decide: read them, or prune from the last round that was saved.
+
+    Args:
+        pruning: the settings; those of a run will do.
+        model: with its initial weights.
+        input_shape: of one input, without the batch.
+        data: where a method that needs some takes it from, see `pruning_data`.
+        recipe: how a training set is batched and augmented for methods that go through it.
+        about: what else ``masks.info`` is to say.
+        folder: where to keep ``masks.safetensors``, and ``pruning.safetensors`` while there is work; None: nowhere.
+        place: the device, and the size of micro-batches.
+        on_progress: told after each round.
+        ranks: the processes that share the work.
+    """
+    place = place or Place()
+    final, partial = (folder / f"{name}.safetensors" if folder else None for name in ("masks", "pruning"))
+    if (found := ranks.from_first(lambda: _load(final))) is not None:
+        return found
+    after = ranks.from_first(lambda: _load(partial))
+    start = time.perf_counter() - (after.info["seconds"] if after else 0.0)
+
+    def on_round(masks: Masks) -> None:
+        masks.info |= {**(about or {}), "input_shape": list(input_shape), "seconds": time.perf_counter() - start}
+        index, rounds = masks.info["round"], masks.info["rounds"]
+        if partial and index < rounds and ranks.first:
+            masks.save(partial)
+        on_progress(Progress("prune", index, rounds, density=masks.density))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)  # results name the layers
+        masks = prune(
+            model,
+            pruning.sparsity,
+            pruning.method,
+            input_shape=input_shape,
+            data=pruning_data(pruning, data, recipe) if data else None,
+            seed=pruning.seed,
+            rounds=pruning.rounds,
+            schedule=pruning.schedule,
+            scope=pruning.scope,
+            floor=pruning.floor,
+            init=pruning.init,
+            precision=pruning.precision,
+            device=place.device,
+            micro_batch=place.micro_batch,
+            invert=pruning.sanity == "invert",
+            on_round=on_round,
+            after=after,
+            group=ranks.group,
+            **pruning.options,
+        )
+    if pruning.sanity == "shuffle":
+        masks = shuffled(masks, pruning.seed)
+    masks.state.clear()  # nothing resumes after the last round
+    if final and partial and ranks.first:
+        masks.save(final)
+        partial.unlink(missing_ok=True)
+    return masks
+
+
+def pruning_data(pruning: Pruning, data: Dataset, recipe: Recipe | None = None) -> Data:
+    """Return what the method needs of ``data``, for ``data=`` of `ntksap.prune`.
+
+    A pruning set of ``samples_per_class`` images of each class, or epochs of the training set: augmented and in
+    batches as the recipe has them (128 images without one), unless the method says how many it wants.
+    """
+    method, seed = method_named(pruning.method), pruning.seed
+    if not method.streams:  # also for those that need none: some of their options use data
+        return pruning_batches(data, per_class=pruning.samples_per_class, batch_size=pruning.prune_batch, seed=seed)
+    size = method.batch or (recipe.batch if recipe else 128)
+    augment = recipe.augment if recipe else True
+
+    def epoch(index: int) -> Images:
+        return data.train.batches(size, seed=seed, epoch=index, augment=augment)
+
+    return epoch
+
+
+def _load(path: Path | None) -> Masks | None:
+    return Masks.load(path) if path is not None and path.exists() else None
