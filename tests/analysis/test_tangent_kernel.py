@@ -9,7 +9,7 @@ from torch import nn
 
 import ntksap
 from ntksap.analysis.jacobian import Jacobian
-from ntksap.analysis.tangent_kernel import ntk, ntk_vector_product
+from ntksap.analysis.tangent_kernel import ntk
 from tests.analysis.kernels import explicit_jacobian, explicit_ntk, flat, setting
 from tests.cases import CASES
 
@@ -159,7 +159,7 @@ def test_nothing_of_the_caller_changes(case):
     flags = [(p.requires_grad, p.grad is None, id(p)) for p in module.parameters()]
     random_state = torch.get_rng_state()
     ntk(module, inputs, masks, norm="batch")
-    ntk_vector_product(module, inputs, torch.ones(12, dtype=torch.float64), masks)
+    Jacobian(module, inputs, masks).gram_times(torch.ones(12, dtype=torch.float64))
     with pytest.raises(ZeroDivisionError):
         ntk(module, inputs, masks, output=lambda result: 1 / 0)
     assert torch.equal(torch.get_rng_state(), random_state)
@@ -203,7 +203,7 @@ def test_float32_is_near_float64_and_the_gram_matrix_is_float64_in_either():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_kernel_of_products_in_the_dtype_of_the_derivatives_is_as_singular_as_it_says(dtype, monkeypatch):
-    monkeypatch.setattr(sys.modules["ntksap.ntk"], "_IN_FLOAT64", 0)
+    monkeypatch.setattr(sys.modules["ntksap.analysis.tangent_kernel"], "_IN_FLOAT64", 0)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(20, 400), nn.ReLU(), nn.Linear(400, 40), nn.ReLU(), nn.Linear(40, 3))
     inputs = torch.randn(5, 20)[[0, 1, 2, 3, 4, 0, 1]]
@@ -304,7 +304,7 @@ def test_a_module_whose_output_has_nothing_prunable_behind_it_has_a_zero_kernel(
 
     inputs = torch.ones(2, 5)
     assert ntk(Aside(), inputs).matrix.abs().max() == 0
-    assert ntk_vector_product(Aside(), inputs, torch.ones(10)).abs().max() == 0
+    assert Jacobian(Aside(), inputs).gram_times(torch.ones(10)).abs().max() == 0
     nothing = {"weight": torch.zeros(3, 5, dtype=torch.bool)}
     kernel = ntk(nn.Linear(5, 3), inputs, nothing)
     assert kernel.trace == kernel.rank == 0
@@ -313,7 +313,7 @@ def test_a_module_whose_output_has_nothing_prunable_behind_it_has_a_zero_kernel(
 def test_bad_arguments():
     module, inputs, masks = setting("no-bias")
     with pytest.raises(ntksap.InputError, match="12 rows"):
-        ntk_vector_product(module, inputs, torch.ones(11), masks)
+        Jacobian(module, inputs, masks).gram_times(torch.ones(11))
     with pytest.raises(ntksap.InputError, match="memory_mib"):
         ntk(module, inputs, masks, memory_mib=0)
     with pytest.raises(ntksap.InputError, match="'batch', 'running' or statistics"):

@@ -2,6 +2,7 @@
 
 from ntksap.analysis.budget import PAPER_PASSES, Budget, measured_budget, paper_budget
 from ntksap.analysis.diagnosis import Diagnosis, diagnose
+from ntksap.analysis.jacobian import Jacobian
 from ntksap.analysis.kernel_change import KernelChange
 from ntksap.analysis.multiply_adds import Cost, cost
 from ntksap.analysis.spectrum import Kernel, spectrum_distance
@@ -12,6 +13,7 @@ __all__ = [
     "Budget",
     "Cost",
     "Diagnosis",
+    "Jacobian",
     "Kernel",
     "KernelChange",
     "cost",

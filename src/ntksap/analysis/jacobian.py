@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -12,6 +13,9 @@ from ntksap._base import InputError, generator_of
 from ntksap.analysis.taps import Call, Columns, Taps, derivatives
 from ntksap.net import Inputs, Net, Norm, Selectors, map_tensors
 from ntksap.pruning import Masks, Probe
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 Piece: TypeAlias = tuple[str, Tensor]
 """Columns of J that belong to one weight tensor: its name, and positions in the flattened tensor."""
@@ -105,6 +109,27 @@ class Jacobian:
     def gram_times(self, vector: Tensor) -> Tensor:
         """Return Θ vector = J diag(m) Jᵀ vector (rows,): one reverse and one forward-mode pass, nothing larger."""
         return self.times(self.transposed_times(vector))
+
+    def gram_operator(self) -> "LinearOperator":
+        """Return Θ = J diag(m) Jᵀ as a linear operator of SciPy (float64), which forms nothing larger than the weights.
+
+        So ``scipy.sparse.linalg.eigsh(jacobian.gram_operator(), k=10)`` has its largest eigenvalues, and estimators of
+        other packages (curvlinops, for one) its trace and spectral density. Raises `InputError` without SciPy.
+
+        >>> operator = Jacobian(nn.Linear(2, 1), torch.tensor([[3.0, 4.0], [1.0, 0.0]])).gram_operator()
+        >>> operator @ np.array([1.0, 0.0])
+        array([25.,  3.])
+        """
+        try:
+            from scipy.sparse.linalg import LinearOperator
+        except ModuleNotFoundError as error:
+            raise InputError("operators need SciPy: pip install scipy") from error
+
+        def product(vector: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+            found = self.gram_times(torch.from_numpy(vector.reshape(-1).astype(np.float64)))
+            return np.asarray(found.double().cpu().numpy())
+
+        return LinearOperator((self.rows, self.rows), matvec=product, rmatvec=product, dtype=np.float64)
 
     def pieces(self, width: int) -> Iterator[list[Piece]]:
         """Yield the columns in the order of the weights, ``width`` of them at a time."""

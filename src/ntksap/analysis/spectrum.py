@@ -1,4 +1,4 @@
-"""Spectra as values: of a kernel, as a density, and how far two are apart."""
+"""Spectra as values: of a kernel, and how far two are apart."""
 
 import math
 from collections.abc import Sequence
@@ -68,38 +68,6 @@ class Kernel:
         """
         smallest = self.eigenvalues[-max(1, len(self) // 10) :].mean()
         return self.eigenvalues / max(float(smallest), self.floor, torch.finfo(torch.float64).tiny)
-
-
-@dataclass(frozen=True, eq=False)
-class Density:
-    """A spectrum as weighted points: ``weights[i]`` eigenvalues at ``values[i]`` (descending); weights sum to ``size``.
-
-    >>> Density(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 2.0]), size=3).eigenvalues()
-    tensor([4., 1., 1.])
-    """
-
-    values: Tensor
-    weights: Tensor
-    size: int
-
-    def moment(self, power: int) -> float:
-        """Return Σ λ^power over all eigenvalues: the size for 0, the trace for 1, the squared Frobenius norm for 2."""
-        return float(self.weights @ self.values**power)
-
-    def eigenvalues(self) -> Tensor:
-        """Return the ``size`` eigenvalues that the density stands for, descending: its quantiles."""
-        ranks = torch.arange(self.size, dtype=self.weights.dtype, device=self.weights.device) + 0.5
-        places = torch.searchsorted(self.weights.cumsum(0), ranks)
-        return self.values[places.clamp_max(len(self.values) - 1)]
-
-    def per_decade(self, at: Tensor, width: float = 0.1) -> Tensor:
-        """Return eigenvalues per decade around each of ``at``: points become Gaussians of ``width`` decades.
-
-        The integral over log10 λ is ``size``. What is numerically zero counts at 1e-12 of the largest.
-        """
-        points = self.values.clamp_min(1e-12 * float(self.values.max())).log10()
-        bumps = torch.exp(-((at.log10()[:, None] - points) ** 2) / (2 * width**2))
-        return bumps @ self.weights / (width * math.sqrt(2 * math.pi))
 
 
 def spectrum_distance(

@@ -1,17 +1,17 @@
-"""The empirical neural tangent kernel Θ = J diag(m) Jᵀ of any module: whole, times a vector, and its trace."""
+"""The empirical neural tangent kernel Θ = J diag(m) Jᵀ of any module."""
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntksap._base import InputError, generator_of
+from ntksap._base import InputError
 from ntksap.analysis.jacobian import Jacobian
 from ntksap.analysis.spectrum import Kernel
-from ntksap.net import Inputs
+from ntksap.net import Inputs, Norm, Selectors
 
 _GRAM_COLUMNS = 4096
 """Columns of J that are multiplied at a time; the products are added up in float64."""
@@ -20,21 +20,19 @@ _IN_FLOAT64 = 2 * 10**10
 """Multiply-adds of J Jᵀ up to which they are done in float64, about a second; more of them in the dtype of J."""
 
 
-class Estimate(NamedTuple):
-    """A mean over independent probes, and its standard error."""
-
-    value: float
-    standard_error: float
-
-
 def ntk(
     model: nn.Module,
     inputs: Inputs,
     masks: Mapping[str, Tensor] | None = None,
     *,
+    norm: Norm = "running",
+    output: Callable[[Any], Tensor] | None = None,
+    include: Selectors = None,
+    exclude: Selectors = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
     memory_mib: float = 384,
     on_progress: Callable[[int, int], object] | None = None,
-    **settings: Any,
 ) -> Kernel:
     """Return the empirical NTK of ``model`` under ``masks``: Θ = J diag(m) Jᵀ, J = ∂f(inputs; w)/∂w at w = θ⊙m.
 
@@ -45,10 +43,14 @@ def ntk(
     by about 1e-9 of the largest; `Kernel.floor` counts it in.
 
     Args:
-        model, inputs, masks: as in `Jacobian`; the model is not changed.
+        model: any ``nn.Module``; it is not changed.
+        inputs: what it is called with: a tensor, or a tuple or dict of arguments.
+        masks: {name: bool mask}; a prunable weight without a mask is kept in full.
+        norm, output, include, exclude, dtype, device: see `Jacobian`.
         memory_mib: how much of J to hold at a time. It does not change the result beyond rounding.
         on_progress: called with (done, total) after each step.
-        settings: the keywords of `Jacobian`: norm, output, include, exclude, dtype, device.
+
+    Where even Θ is too large, `Jacobian.gram_operator` has its largest eigenvalues and its trace.
 
     >>> kernel = ntk(nn.Linear(2, 1), torch.tensor([[3.0, 4.0], [1.0, 0.0]]))   # x·x' for each pair of inputs
     >>> kernel.matrix
@@ -59,7 +61,17 @@ def ntk(
     """
     if memory_mib <= 0:
         raise InputError(f"memory_mib must be above 0, not {memory_mib}")
-    jacobian = Jacobian(model, inputs, masks, **settings)
+    jacobian = Jacobian(
+        model,
+        inputs,
+        masks,
+        norm=norm,
+        output=output,
+        include=include,
+        exclude=exclude,
+        dtype=dtype,
+        device=device,
+    )
     plan = jacobian.plan()
     width = max(1, int(memory_mib * 2**20) // (jacobian.rows * jacobian.net.dtype.itemsize))
     columns = sum(int(mask.sum()) for mask in jacobian.masks.values())
@@ -98,95 +110,3 @@ def _add_gram(matrix: Tensor, block: Tensor, dtype: torch.dtype) -> None:
                 matrix += torch.from_numpy(array @ array.T)  # numpy computes one half of such a product, torch both
         else:
             matrix += wide @ wide.T
-
-
-def ntk_vector_product(
-    model: nn.Module,
-    inputs: Inputs,
-    vector: Tensor,
-    masks: Mapping[str, Tensor] | None = None,
-    **settings: Any,
-) -> Tensor:
-    """Return Θ vector = J diag(m) (Jᵀ vector), (n·k,), by one reverse and one forward-mode pass, without forming Θ.
-
-    For many products make a `Jacobian` once and call its `gram_times`.
-
-    >>> ntk_vector_product(nn.Linear(2, 1), torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([1.0, 0.0]))
-    tensor([25.,  3.])
-    """
-    return Jacobian(model, inputs, masks, **settings).gram_times(vector)
-
-
-def trace_hutchinson(
-    model: nn.Module,
-    inputs: Inputs,
-    masks: Mapping[str, Tensor] | None = None,
-    *,
-    probes: int = 100,
-    distribution: Literal["rademacher", "gaussian"] = "rademacher",
-    seed: int = 0,
-    **settings: Any,
-) -> Estimate:
-    """Estimate tr Θ = E ‖m⊙(Jᵀv)‖² over random v (n·k,) with mean 0 and covariance I: one reverse pass per probe.
-
-    Unbiased. Entries of v are ±1 (``"rademacher"``, the smaller variance) or standard normal (``"gaussian"``).
-    ``settings`` are the keywords of `Jacobian`.
-
-    >>> trace_hutchinson(nn.Linear(2, 1), torch.tensor([[3.0, 4.0]]), probes=2)
-    Estimate(value=25.0, standard_error=0.0)
-    """
-    if distribution not in ("rademacher", "gaussian"):
-        raise InputError(f"distribution is 'rademacher' or 'gaussian', not {distribution!r}")
-    jacobian = Jacobian(model, inputs, masks, **settings)
-
-    def sample(index: int) -> float:
-        generator = generator_of(seed, "trace", index)
-        vector = torch.randn(jacobian.rows, generator=generator, dtype=torch.float64)
-        gradient = jacobian.transposed_times(vector.sign() if distribution == "rademacher" else vector)
-        return sum(float(part.double().square().sum()) for part in gradient.values())
-
-    return _mean(sample, probes)
-
-
-def trace_finite_difference(
-    model: nn.Module,
-    inputs: Inputs,
-    masks: Mapping[str, Tensor] | None = None,
-    *,
-    probes: int = 100,
-    epsilon: float = 1e-4,
-    seed: int = 0,
-    **settings: Any,
-) -> Estimate:
-    """Estimate tr Θ ≈ (1/ε) E ‖f(w) − f(w + Δ⊙m)‖², Δ ~ N(0, ε), as the paper does: one forward pass per probe.
-
-    ``epsilon`` is the variance of Δ. The bias is of order ε; below ε ≈ 1e-8 a float32 difference is mostly rounding.
-    ``settings`` are the keywords of `Jacobian`; the BatchNorm statistics are those at w in both terms.
-
-    >>> estimate = trace_finite_difference(nn.Linear(2, 1), torch.tensor([[3.0, 4.0]]), probes=1000)
-    >>> abs(estimate.value - 25) < 4 * estimate.standard_error
-    True
-    """
-    if epsilon <= 0:
-        raise InputError(f"epsilon must be above 0, not {epsilon}")
-    jacobian = Jacobian(model, inputs, masks, **settings)
-    with torch.no_grad():
-        here = jacobian.values(jacobian.weights)
-
-    @torch.no_grad()
-    def sample(index: int) -> float:
-        generator = generator_of(seed, "difference", index)
-        moved = dict(jacobian.weights)
-        for name, mask in jacobian.masks.items():
-            delta = torch.randn(mask.shape, generator=generator) * math.sqrt(epsilon)
-            moved[name] = moved[name] + delta.to(moved[name]) * mask
-        return float((jacobian.values(moved) - here).double().square().sum()) / epsilon
-
-    return _mean(sample, probes)
-
-
-def _mean(sample: Callable[[int], float], probes: int) -> Estimate:
-    if probes < 2:
-        raise InputError(f"probes must be at least 2 for a standard error, not {probes}")
-    samples = torch.tensor([sample(index) for index in range(probes)], dtype=torch.float64)
-    return Estimate(float(samples.mean()), float(samples.std()) / math.sqrt(probes))
