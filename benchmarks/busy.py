@@ -1,0 +1,138 @@
+"""``python -m benchmarks.busy [JOB …]``: each job alone and beside a process that keeps one core busy.
+
+A job runs in a process of its own with two threads, as a command starts it (threads that wait for work sleep) and as a
+plain Python program would (they spin for a while). The four conditions take turns. Wanted: beside a busy core at most
+2.2 times the time alone, and alone not more than 5 % above the spinning threads.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ntksap._base.files import write_json
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "busy.json"
+CIFAR = (3, 32, 32)
+PRUNING = {  # rounds that take a second or two
+    "ntk-sap": {"rounds": 1, "draws": 2},
+    "ntk-sap-analytic": {"rounds": 5},
+    "synflow": {"rounds": 30},
+    "snip": {},
+    "iterative-snip": {"rounds": 5},
+    "force": {"rounds": 5},
+    "grasp": {},
+    "px": {"rounds": 10},
+    "prospr": {},
+    "magnitude": {},
+    "random": {},
+}
+CONDITIONS = [(policy, busy) for busy in (False, True) for policy in ("active", "passive")]
+
+
+def work_of(job: str) -> Callable[[], object]:
+    """Return what is timed; imports torch, so for the process that does the work."""
+    import torch
+
+    import ntksap
+    from benchmarks.jobs.pruning import images
+    from ntksap.data import Dataset, MemorySplit
+    from ntksap.training import Recipe, TrainState, train
+
+    model = ntksap.models.build("resnet20", seed=0)
+    if job == "diagnose":
+        masks = ntksap.prune(model, 0.98, "random")
+        return lambda: ntksap.diagnose(model, masks, input_shape=CIFAR)
+    if job == "train":
+        masks = ntksap.prune(model, 0.982, "random")
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, 256, (8 * 128, *CIFAR), dtype=torch.uint8, generator=generator)
+        split = MemorySplit(pixels, torch.arange(len(pixels)) % 10, mean=(0.5,) * 3, std=(0.25,) * 3, pad=4, flip=True)
+        data = Dataset("noise", 10, CIFAR, split, split)
+        return lambda: list(train(TrainState(model, Recipe(epochs=1, batch=128, lr=0.1), masks=masks), data))
+    return lambda: ntksap.prune(model, 0.9, job, input_shape=CIFAR, data=images(), **PRUNING[job])
+
+
+def child(job: str, repeats: int) -> None:
+    """Do a job once to warm up, then some more; print the seconds of each."""
+    work = work_of(job)
+    work()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    print(json.dumps(seconds))
+
+
+def measure(job: str, policy: str, busy: bool, repeats: int) -> list[float]:
+    """Return the seconds of a job under one condition."""
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.busy", job, "--child", "--repeats", str(repeats)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    environment.pop("OMP_WAIT_POLICY", None)
+    if policy == "passive":
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    with neighbour(busy):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@contextmanager
+def neighbour(busy: bool) -> Iterator[None]:
+    """Keep a core busy while the block runs, if asked."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+    try:
+        yield
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+
+
+def summary(found: dict[str, list[float]]) -> dict[str, Any]:
+    """Return medians and the two ratios that matter."""
+    medians = {name: statistics.median(seconds) for name, seconds in found.items()}
+    return {
+        "seconds": medians,
+        "busy": medians["passive busy"] / medians["passive alone"],
+        "busy, spinning": medians["active busy"] / medians["active alone"],
+        "alone, against spinning": medians["passive alone"] / medians["active alone"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.busy", description=__doc__)
+    jobs = [*PRUNING, "diagnose", "train"]
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which; all by default: {', '.join(jobs)}")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2, help="how often the conditions take turns")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        child(given.jobs[0], given.repeats)
+        return
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    print(f"{'job':<18}{'alone s':>9}{'busy':>8}{'busy, spinning':>16}{'alone, against spinning':>25}")
+    for job in given.jobs or jobs:
+        found: dict[str, list[float]] = {}
+        for _ in range(given.turns):
+            for policy, busy in CONDITIONS:
+                found.setdefault(f"{policy} {'busy' if busy else 'alone'}", []).extend(
+                    measure(job, policy, busy, given.repeats)
+                )
+        results[job] = one = summary(found)
+        write_json(RESULTS, results)
+        ratios = f"{one['busy']:>7.2f}×{one['busy, spinning']:>15.2f}×{one['alone, against spinning']:>24.2f}×"
+        print(f"{job:<18}{one['seconds']['passive alone']:>9.3g}{ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
