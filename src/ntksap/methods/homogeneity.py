@@ -85,7 +85,9 @@ class Bends(TorchFunctionMode):
 def warn_of_bends(states: Iterator[Masks], method: str) -> Iterator[Masks]:
     """Yield the masks of each round; after the first, warn if something in the net is not positively homogeneous."""
     with Bends() as bends:
-        first = next(states)
+        first = next(states, None)
+    if first is None:  # all rounds were done before
+        return
     if bends.seen:
         warnings.warn(
             f"{method} sums over the paths of a positively homogeneous net (ReLU and linear layers), and this one is "

@@ -9,6 +9,7 @@ from ntksap.methods import method_named
 from ntksap.paper.bench import Bench
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Plan
+from ntksap.runs import Pruning
 from ntksap.training import load_recipe
 
 
@@ -26,9 +27,9 @@ def recipes(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     """Compare the training recipes with the paper's hyper-parameters."""
 
     def facts(name: str) -> list[Any]:
-        recipe = load_recipe(name)
+        settings = {**vars(load_recipe(name)), "init": Pruning.init}  # weights are drawn as every run draws them
         (panel,) = plan.panels
-        values = [getattr(recipe, column) for column in panel.columns]
+        values = [settings[column] for column in panel.columns]
         return [", ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]
 
     return _compared(plan, facts)

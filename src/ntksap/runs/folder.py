@@ -60,10 +60,10 @@ class Place:
     device: str = "cpu"
     keep_epochs: tuple[int, ...] = ()
     """Keep the checkpoint after these epochs as ``epoch-N.safetensors``; 0 is before training."""
-    micro_batch: int | None = None
-    """Inputs that scores are computed on at a time; by default a whole batch, and less if memory runs out."""
     sync_norm: bool = True
     """With several processes, BatchNorm takes its statistics over all of them. Without, the result changes a little."""
+    micro_batch: int | None = None
+    """Inputs that scores are computed on at a time; by default a whole batch, and less if memory runs out."""
 
 
 OnProgress: TypeAlias = Callable[[Progress], object]
