@@ -14,7 +14,6 @@ from ntksap.analysis import PAPER_PASSES, Budget, cost, measured_budget, paper_b
 from ntksap.cli.console import stdout
 from ntksap.cli.progress import bars
 from ntksap.data import Dataset
-from ntksap.report import raised
 from ntksap.runs import DENSE, make_masks, pruning_data, pruning_for
 
 Numbers: TypeAlias = dict[str, list[int | None]]
@@ -125,7 +124,7 @@ def _print_scaled(title: str, heads: Sequence[str], table: Numbers) -> None:
     """Print a table in units of the power of a thousand that suits the dense net."""
     power = 3 * int(math.log10(table[DENSE][0] or 1) / 3)
     stdout.print()
-    _print(f"{title} (×10{raised(power)})", heads, table, lambda n: _three_digits(n / 10**power))
+    _print(f"{title} (×10{_superscript(power)})", heads, table, lambda n: _three_digits(n / 10**power))
 
 
 def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[int], str]) -> None:
@@ -163,4 +162,8 @@ def _scientific(number: int) -> str:
     if number == 0:
         return "0"
     digits, _, power = f"{number:.2e}".partition("e+")
-    return f"{digits}×10{raised(int(power))}"
+    return f"{digits}×10{_superscript(int(power))}"
+
+
+def _superscript(power: int) -> str:
+    return str(power).translate(str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"))

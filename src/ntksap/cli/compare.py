@@ -15,7 +15,7 @@ from ntksap.cli.live import Board, follow
 from ntksap.cli.options import DataArguments, listed, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, fitting, recipe_overrides
 from ntksap.methods import METHODS
-from ntksap.report import Cell, accuracy_figure, build_report, cells, formatted, ranks, save_figure, to_csv
+from ntksap.report import Cell, Mark, accuracy_figure, build_report, cells, formatted, marks, save_figure, to_csv
 from ntksap.runs import DENSE, Place, Settings, settings_for
 from ntksap.training import load_recipe
 
@@ -107,9 +107,9 @@ def _write(
 
 
 def _print(table: list[Cell], out: Path) -> None:
-    """Print methods × sparsities: the best mean of a column in bold, the second underlined, as in the paper."""
+    """Print methods × sparsities: the best in bold, also what three or more seeds cannot tell from it."""
     sparsities = sorted({cell.sparsity for cell in table if cell.method != DENSE})
-    place = ranks(table)
+    marked = marks(table)
     by_key = {(cell.method, cell.sparsity): cell for cell in table}
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("test accuracy (%)", no_wrap=True)
@@ -119,7 +119,7 @@ def _print(table: list[Cell], out: Path) -> None:
         if method == DENSE:
             row = [formatted(by_key[DENSE, 0.0]), *[""] * (len(sparsities) - 1)]
         else:
-            row = [_marked(by_key.get((method, s)), place.get((method, s))) for s in sparsities]
+            row = [_marked(by_key.get((method, s)), marked.get((method, s))) for s in sparsities]
         shown.add_row(method, *row)
     stdout.print(shown)
     if any(cell.collapsed for cell in table):
@@ -128,8 +128,8 @@ def _print(table: list[Cell], out: Path) -> None:
     stdout.print(f"The report, one page to open in a browser, is {out / 'report.html'}", highlight=False)
 
 
-def _marked(cell: Cell | None, place: int | None) -> str:
+def _marked(cell: Cell | None, mark: Mark | None) -> str:
     if cell is None:
         return "–"
     text = formatted(cell) + ("*" if cell.collapsed else "")
-    return {1: f"[bold]{text}[/]", 2: f"[underline]{text}[/]"}.get(place or 0, text)
+    return {"best": f"[bold]{text}[/]", "second": f"[underline]{text}[/]", None: text}[mark]

@@ -1,25 +1,28 @@
 """Tables, figures and one HTML page; reads run folders only."""
 
-from ntksap.report.during_figure import epochs_figure, methods_figure
+from ntksap.report.differences import Mark, marks
 from ntksap.report.figures import (
     STYLE,
     accuracy_figure,
     colour_of,
     densities_figure,
     diagnosis_figure,
+    during_figure,
+    epochs_figure,
+    methods_figure,
     save_figure,
     sparsity_axis,
+    spectrum_figure,
 )
 from ntksap.report.page import build_report, write_report
 from ntksap.report.reading import read_folder
-from ntksap.report.spectra import spectra_of
-from ntksap.report.spectrum_figure import during_figure, spectrum_figure
-from ntksap.report.svg import raised
-from ntksap.report.table import Cell, cells, formatted, ranks, to_csv
+from ntksap.report.run_files import spectra_of
+from ntksap.report.table import Cell, cells, formatted, to_csv
 
 __all__ = [
     "STYLE",
     "Cell",
+    "Mark",
     "accuracy_figure",
     "build_report",
     "cells",
@@ -29,9 +32,8 @@ __all__ = [
     "during_figure",
     "epochs_figure",
     "formatted",
+    "marks",
     "methods_figure",
-    "raised",
-    "ranks",
     "read_folder",
     "save_figure",
     "sparsity_axis",

@@ -42,6 +42,17 @@ class Experiment:
         """Multiply-adds of the dense network."""
         return next((run.result["dense_flops"] for _, run in self.runs if run.result), None)
 
+    @property
+    def total(self) -> float | None:
+        """Prunable weights of the dense network; results of pruned ones say it."""
+        return next((run.result["total"] for _, run in self.finished if run.result and run.result.get("total")), None)
+
+    @property
+    def test_images(self) -> int | None:
+        """How many images stand behind each accuracy, where all results agree on it."""
+        found = {cell.test_images for cell in self.table}
+        return found.pop() if len(found) == 1 else None
+
 
 def experiments(runs: Iterable[Run]) -> list[Experiment]:
     """Return the experiments that readable runs belong to; a run that is there twice counts once, finished first."""

@@ -1,22 +1,49 @@
-"""One self-contained HTML page from run folders: words, figures, tables; nothing is fetched from anywhere."""
+"""One self-contained HTML page from run folders: words, charts, tables; nothing is fetched from anywhere."""
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ntksap._base import write_atomically
 from ntksap._version import __version__
-from ntksap.report.experiments import experiments, sparsity_text
-from ntksap.report.panels import spectra_panels
+from ntksap._base import write_atomically
+from ntksap.report.charts import Panel, accuracy_panels, density_panels, learning_panels, spectra_panels
+from ntksap.report.charts.chart import file_name
+from ntksap.report.differences import differences
+from ntksap.report.experiments import Experiment, experiments
 from ntksap.report.reading import Folder, read_folder
-from ntksap.report.summary import counts
-from ntksap.report.table import formatted
-from ntksap.report.views import view_of
-from ntksap.runs import DENSE
+from ntksap.report.run_files import Spectrum
+from ntksap.report.summary import Sentence, counts, findings
+from ntksap.report.tables import Table, accuracy_table, cost_table, difference_table, spectra_table
+
+
+@dataclass(frozen=True)
+class View:
+    """An experiment as the page shows it; what there is nothing of is empty or None."""
+
+    title: str
+    findings: list[Sentence]
+    images: int | None
+    collapsed: bool
+    accuracy: list[Panel]
+    densities: list[Panel]
+    learning: list[Panel]
+    table: Table | None
+    cost: Table | None
+    differences: Table | None
+
+
+@dataclass(frozen=True)
+class SpectraView:
+    """The spectra of one file as the page shows them."""
+
+    name: str
+    panels: list[Panel]
+    table: Table
 
 
 def build_report(root: str | Path, out: str | Path | None = None) -> Path:
@@ -40,29 +67,52 @@ def render(folder: Folder) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["percent"] = sparsity_text
-    style, script = (_template(name) for name in ("report.css", "report.js"))
-    views = [view_of(experiment) for experiment in experiments(folder.runs)]
+    environment.filters["file"] = file_name
+    style, library, script = (_file(*name) for name in (_STYLE, _LIBRARY, _SCRIPT))
+    views = [_view(experiment) for experiment in experiments(folder.runs)]
     return environment.get_template("report.html").render(
         title=views[0].title if len(views) == 1 else f"{len(views)} experiments in {folder.name}",
         folder=folder,
         counts=counts(folder),
         views=views,
-        spectra={name: (spectra, spectra_panels(spectra)) for name, spectra in folder.spectra.items()},
-        formatted=formatted,
-        DENSE=DENSE,
+        spectra=[_spectra_view(name, spectra) for name, spectra in folder.spectra.items()],
         style=Markup(style),
+        library=Markup(library),
         script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        style_hashes=" ".join(_hash(text) for text in (style, "")),  # Plotly begins with an empty style
+        script_hashes=" ".join(_hash(text) for text in (library, script)),
         version=__version__,
     )
 
 
-def _template(name: str) -> str:
-    return resources.files("ntksap.report").joinpath("templates", name).read_text(encoding="utf-8")
+def _view(one: Experiment) -> View:
+    found = list(differences(one.table).values())
+    return View(
+        title=one.title,
+        findings=findings(one),
+        images=one.test_images,
+        collapsed=any(cell.collapsed for cell in one.table),
+        accuracy=accuracy_panels(one) if one.table else [],
+        densities=density_panels(one),
+        learning=learning_panels(one),
+        table=accuracy_table(one) if one.table else None,
+        cost=cost_table(one) if one.table else None,
+        differences=difference_table(one, found) if found else None,
+    )
+
+
+def _spectra_view(name: str, spectra: list[Spectrum]) -> SpectraView:
+    return SpectraView(name, spectra_panels(spectra), spectra_table(name, spectra))
+
+
+_STYLE, _SCRIPT = ("templates", "report.css"), ("templates", "report.js")
+_LIBRARY = ("vendor", "plotly-cartesian.min.js")
+
+
+def _file(*parts: str) -> str:
+    return resources.files("ntksap.report").joinpath(*parts).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
-    """Return what the page's security policy knows its own style and script by; a browser runs no other."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    """Return what the page's security policy knows its own styles and scripts by; a browser takes no other."""
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from ntksap._base import TEMPORARY, InputError, MaskError
 from ntksap.report.run_files import (
+    Spectrum,
     check_settings,
     read_densities,
     read_error,
@@ -17,7 +18,6 @@ from ntksap.report.run_files import (
     read_spectra,
     read_text,
 )
-from ntksap.report.spectra import Spectrum
 
 Status = Literal["finished", "failed", "unfinished", "damaged"]
 _T = TypeVar("_T")

@@ -2,19 +2,30 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ntksap._base import toml
 from ntksap.pruning import Masks
-from ntksap.report.spectra import Spectrum, spectra_of
 from ntksap.runs import Settings
 
 _LARGEST = 1e30  # beyond this, sums and axes overflow
+_LARGEST_EIGENVALUE = 1e100  # these are drawn on logarithmic axes
 _TEXTS = ("model", "data", "method", "sanity")
 _RESULT = ("top1", "train_accuracy", "inference_flops", "dense_flops", "prune_seconds", "train_seconds")
+_OPTIONAL = ("kept", "total", "test_images")  # not every result has them
 _RECORD = ("epoch", "top1", "train_loss")
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The eigenvalues of one pruned network's kernel, largest first, and their distance to the dense network's."""
+
+    method: str
+    sparsity: float
+    eigenvalues: tuple[float, ...]
+    distance: float | None
 
 
 def number(values: Mapping[str, Any], key: str) -> float:
@@ -73,6 +84,9 @@ def read_result(path: Path) -> dict[str, Any]:
         raise ValueError("'collapsed' is missing or not a list of names")
     if not isinstance(layers, list) or not all(isinstance(layer, dict) and layer.get("total") for layer in layers):
         raise ValueError("'layers' is not a list of layers")
+    for key in _OPTIONAL:
+        if values.get(key) is not None:
+            number(values, key)
     densities = {str(layer.get("name")): number(layer, "kept") / number(layer, "total") for layer in layers}
     return {**values, "densities": densities}
 
@@ -98,3 +112,27 @@ def read_records(path: Path, records: list[dict[str, Any]]) -> None:
         except (ValueError, AttributeError, RecursionError) as error:
             raise ValueError(f"line {index} is not a record of an epoch ({error})") from error
         records.append(record)
+
+
+def spectra_of(values: Mapping[str, Any]) -> list[Spectrum]:
+    """Return the spectra of a parsed ``spectrum.json``; raises ValueError if it has another form."""
+    spectra = values.get("spectra")
+    if not isinstance(spectra, list):
+        raise ValueError("'spectra' is missing or not a list")
+    return [_spectrum(one, index) for index, one in enumerate(spectra, start=1)]
+
+
+def _spectrum(values: Any, index: int) -> Spectrum:
+    try:
+        distance = values.get("distance")
+        made = Spectrum(
+            method=str(values["method"]),
+            sparsity=float(values["sparsity"]),
+            eigenvalues=tuple(sorted((float(value) for value in values["eigenvalues"]), reverse=True)),
+            distance=None if distance is None else float(distance),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"spectrum {index} is malformed ({error!r})") from error
+    if not all(abs(value) <= _LARGEST_EIGENVALUE for value in (made.sparsity, *made.eigenvalues, made.distance or 0.0)):
+        raise ValueError(f"spectrum {index} holds numbers that cannot be drawn")
+    return made

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from ntksap.report.differences import MIN_SEEDS, Difference, differences
 from ntksap.report.experiments import Experiment, sparsity_text
 from ntksap.report.reading import Folder
 from ntksap.report.table import LEVEL, Cell, formatted, ranks
@@ -30,18 +31,53 @@ def counts(folder: Folder) -> Sentence:
 def findings(experiment: Experiment) -> list[Sentence]:
     """Return the findings of an experiment: the best at each sparsity, noise, the dense reference, collapse."""
     place = ranks(experiment.table)
+    gaps = differences(experiment.table)
     found, best = [], []
     for sparsity in sorted({cell.sparsity for cell in experiment.table if cell.method != DENSE}):
         here = [cell for cell in experiment.table if cell.method != DENSE and cell.sparsity == sparsity]
         here.sort(key=lambda cell: place[cell.method, sparsity])
         best.append(here[0])
-        found.append(Sentence(f"{sparsity_text(sparsity)} sparsity", _best(here)))
+        paired = [gaps[key] for key in gaps if key[1] == sparsity]
+        text = _verdict(here, paired) if paired else _best(here)
+        found.append(Sentence(f"{sparsity_text(sparsity)} sparsity", text))
     if not experiment.table:
         return [Sentence("Nothing to compare yet", "no run of this experiment is finished.", True)]
     if all(cell.seeds == 1 for cell in experiment.table):
         found.append(Sentence("One seed only", "every number is a single run, so a gap may be chance.", True))
     found.append(_dense(experiment.table, best))
+    if (images := experiment.test_images) is not None:
+        found.append(Sentence(f"{images:,} test images", f"one image more or less is {_step(images)}."))
     return [*found, *_collapses(experiment)]
+
+
+def _step(images: int) -> str:
+    """Return what one test image counts, in points.
+
+    >>> _step(360), _step(10_000)
+    ('0.28 points', '0.01 points')
+    """
+    return f"{100 / images:.2g} points"
+
+
+def _verdict(ranked: list[Cell], gaps: list[Difference]) -> str:
+    """Return who is best if the seeds tell it from every other method; else, from whom they cannot tell it."""
+    closest = min(gaps, key=lambda gap: gap.mean)
+    first = next(cell for cell in ranked if cell.method == closest.best)
+    near = [gap.method for gap in gaps if not gap.separated]
+    interval = f"95 % interval {closest.low:.2f} to {closest.high:.2f}, paired over {closest.seeds} seeds"
+    behind = f"{closest.method} is {_points(closest.mean)} behind ({interval})"
+    untested = len(ranked) - 1 - len(gaps)
+    rest = f" {untested} with fewer than {MIN_SEEDS} seeds in common were not compared." if untested else ""
+    if near:
+        others = _listed(near) if len(near) <= 4 else f"{len(near)} of {len(ranked) - 1} other methods"
+        text = f"no significant winner: {first.method} has the highest mean, {formatted(first)} %, but the seeds do not"
+        return f"{text} tell it from {others}; {behind}.{rest}"
+    among = "the other method" if len(gaps) == 1 else f"each of {len(gaps)} other methods"
+    return f"{first.method} is best with {formatted(first)} %, significantly ahead of {among}; {behind}.{rest}"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _best(ranked: list[Cell]) -> str:
@@ -50,8 +86,8 @@ def _best(ranked: list[Cell]) -> str:
         return f"{first.method} alone was run and reaches {formatted(first)} %."
     level = [cell for cell in ranked if first.mean - cell.mean < LEVEL]
     if len(level) > 1:
-        names = ", ".join(cell.method for cell in level[:-1])
-        return f"{names} and {level[-1].method} are level at {first.mean:.2f} %.{_behind(ranked[len(level) :])}"
+        names = _listed([cell.method for cell in level])
+        return f"{names} are level at {first.mean:.2f} %.{_behind(ranked[len(level) :])}"
     second = rest[0]
     gap = first.mean - second.mean
     text = f"{first.method} is best with {formatted(first)} %, {_points(gap)} ahead of {second.method} "

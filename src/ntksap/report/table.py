@@ -4,7 +4,7 @@ import csv
 import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ntksap.runs import DENSE, label_of
@@ -15,7 +15,10 @@ LEVEL = 1e-9
 
 @dataclass(frozen=True)
 class Cell:
-    """One method at one sparsity over its seeds. Accuracies in percent; std of one seed is 0."""
+    """One method at one sparsity over its seeds. Accuracies in percent; std of one seed is 0.
+
+    ``kept`` (weights) and ``test_images`` are None where a result does not say; ``by_seed`` are the accuracies.
+    """
 
     method: str
     sparsity: float
@@ -27,6 +30,9 @@ class Cell:
     prune_seconds: float
     train_seconds: float
     collapsed: int
+    kept: float | None = None
+    test_images: int | None = None
+    by_seed: dict[int, float] = field(default_factory=dict)
 
 
 def cells(results: Iterable[Mapping[str, Any]]) -> list[Cell]:
@@ -37,24 +43,33 @@ def cells(results: Iterable[Mapping[str, Any]]) -> list[Cell]:
         label = label_of(result["method"], result["sanity"])
         order.setdefault(label, len(order))
         groups.setdefault((label, result["sparsity"]), []).append(result)
-    made = []
-    for (label, sparsity), group in sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1])):
-        top1 = [100 * result["top1"] for result in group]
-        made.append(
-            Cell(
-                method=label,
-                sparsity=sparsity,
-                mean=statistics.fmean(top1),
-                std=statistics.stdev(top1) if len(top1) > 1 else 0.0,
-                seeds=len(top1),
-                train_accuracy=100 * statistics.fmean(result["train_accuracy"] for result in group),
-                inference_flops=statistics.fmean(result["inference_flops"] for result in group),
-                prune_seconds=statistics.fmean(result["prune_seconds"] for result in group),
-                train_seconds=statistics.fmean(result["train_seconds"] for result in group),
-                collapsed=sum(bool(result["collapsed"]) for result in group),
-            )
-        )
-    return made
+    return [
+        _cell(label, sparsity, group)
+        for (label, sparsity), group in sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1]))
+    ]
+
+
+def _cell(label: str, sparsity: float, group: Sequence[Mapping[str, Any]]) -> Cell:
+    def mean(key: str) -> float:
+        return statistics.fmean(result[key] for result in group)
+
+    top1 = [100 * result["top1"] for result in group]
+    images = {result.get("test_images") for result in group}
+    return Cell(
+        method=label,
+        sparsity=sparsity,
+        mean=statistics.fmean(top1),
+        std=statistics.stdev(top1) if len(top1) > 1 else 0.0,
+        seeds=len(top1),
+        train_accuracy=100 * mean("train_accuracy"),
+        inference_flops=mean("inference_flops"),
+        prune_seconds=mean("prune_seconds"),
+        train_seconds=mean("train_seconds"),
+        collapsed=sum(bool(result["collapsed"]) for result in group),
+        kept=mean("kept") if all(result.get("kept") is not None for result in group) else None,
+        test_images=images.pop() if len(images) == 1 else None,
+        by_seed={result["seed"]: accuracy for result, accuracy in zip(group, top1, strict=True)},
+    )
 
 
 def ranks(table: Sequence[Cell]) -> dict[tuple[str, float], int]:
@@ -73,7 +88,8 @@ def ranks(table: Sequence[Cell]) -> dict[tuple[str, float], int]:
 def to_csv(table: Iterable[Cell]) -> str:
     """Return the cells as CSV, one row each."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(Cell.__dataclass_fields__), lineterminator="\n")
+    names = [name for name in Cell.__dataclass_fields__ if name != "by_seed"]  # several numbers are no column
+    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(asdict(cell) for cell in table)
     return text.getvalue()

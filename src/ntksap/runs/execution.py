@@ -65,6 +65,7 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgres
     return {
         **{key: records[-1][key] for key in ("top1", "top5", "test_loss", "train_loss", "train_accuracy")},
         **facts(masks, flops),
+        "test_images": len(data.test),
         "train_seconds": sum(record["seconds"] for record in records),
         "peak_memory_mib": peak_memory_mib(),
         "threads": torch.get_num_threads(),

@@ -1,95 +1,79 @@
 "use strict";
-// The page is complete without this script, which adds: values under the pointer and by keyboard, one sparsity at a
-// time, sortable tables, and figures to download.
+// The page's words and tables are complete without this script, which draws the charts (with Plotly, which stands before
+// it) and adds: one choice at a time, values by keyboard, sortable tables, and files to download.
 
-const tip = document.getElementById("tip");
+const LIGHT = { ink: "#1b1f24", soft: "#57606a", grid: "#e3e6ea", page: "#ffffff", bad: "#c8102e", shade: "#1b1f2414" };
+const coarse = matchMedia("(pointer: coarse)").matches; // a finger: dragging is for scrolling
+const CONFIG = {
+  displaylogo: false,
+  displayModeBar: coarse ? true : "hover",
+  modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"],
+  locale: "en",
+};
+const figures = [...document.querySelectorAll(".plot")].map((plot) => {
+  const figure = plot.closest("figure");
+  return { plot, figure, text: figure.querySelector("script").textContent };
+});
 
-function showTip(text, x, y) {
-  tip.textContent = text; // text only: names come from files
-  tip.hidden = false;
-  const box = tip.getBoundingClientRect();
-  const left = Math.min(Math.max(8, x + 14), document.documentElement.clientWidth - box.width - 8);
-  const above = y - box.height - 12;
-  tip.style.left = `${Math.max(8, left)}px`;
-  tip.style.top = `${above < 8 ? y + 18 : above}px`;
+function palette() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(Object.keys(LIGHT).map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-function hideTip() {
-  tip.hidden = true;
-}
-
-// A <title> shows late and not at all by keyboard, so its text becomes the label, which the tip shows.
-for (const title of document.querySelectorAll(".mark > title")) {
-  const mark = title.parentNode;
-  mark.setAttribute("role", "img");
-  mark.setAttribute("aria-label", title.textContent);
-  title.remove();
-}
-
-for (const chart of document.querySelectorAll(".chart")) {
-  const marks = [...chart.querySelectorAll(".mark")];
-  marks.forEach((mark, index) => mark.setAttribute("tabindex", index ? "-1" : "0"));
-  chart.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const at = marks.indexOf(document.activeElement);
-    if (event.key === "Escape") hideTip();
-    if (!step || at < 0) return;
-    event.preventDefault();
-    const next = marks[(at + step + marks.length) % marks.length];
-    marks[at].setAttribute("tabindex", "-1");
-    next.setAttribute("tabindex", "0");
-    next.focus();
-  });
-  chart.addEventListener("focusin", (event) => {
-    const mark = event.target.closest(".mark");
-    if (!mark || !mark.matches(":focus-visible")) return;
-    const box = mark.getBoundingClientRect();
-    highlight(chart, mark);
-    showTip(mark.getAttribute("aria-label"), box.left + box.width / 2, Math.max(box.top, 0));
-  });
-  chart.addEventListener("focusout", () => leave(chart));
-  chart.addEventListener("pointerleave", () => leave(chart));
-  const values = chart.closest("figure").querySelector("script");
-  if (values) {
-    followCurves(chart, JSON.parse(values.textContent));
-  } else {
-    chart.addEventListener("pointermove", (event) => {
-      const mark = event.target.closest(".mark");
-      if (mark) showTip(mark.getAttribute("aria-label"), event.clientX, event.clientY);
-      else hideTip();
-    });
+// What Plotly is to draw: the chart with colours for their names, and a legend beside it, or below if it is narrow.
+function chartOf(text, width, colours) {
+  const isColour = (key, value) => key.endsWith("color") && Object.hasOwn(colours, value);
+  const chart = JSON.parse(text, (key, value) => (isColour(key, value) ? colours[value] : value));
+  const font = { family: "system-ui, sans-serif", size: 12, color: colours.ink };
+  const layout = { ...chart.layout, font, width: Math.max(width, chart.minWidth), height: chart.height + 60 };
+  const names = chart.data.filter((trace) => trace.showlegend).map((trace) => trace.name);
+  Object.assign(layout, { paper_bgcolor: colours.page, plot_bgcolor: colours.page, hovermode: "closest" });
+  Object.assign(layout, { margin: { l: 10, r: 12, t: 34, b: 60 }, dragmode: coarse ? false : "zoom" });
+  layout.hoverlabel = { font, bgcolor: colours.page, bordercolor: colours.soft, namelength: -1 };
+  layout.legend = { itemsizing: "constant", groupclick: "togglegroup", bgcolor: colours.page, tracegroupgap: 0 };
+  if (layout.width < 640 || chart.data[0].type === "heatmap") {
+    const entry = 7 * Math.max(...names.map((name) => name.length), 0);
+    const rows = Math.ceil(names.length / Math.max(1, Math.floor((layout.width - 30) / (entry + 46))));
+    Object.assign(layout.legend, { orientation: "h", entrywidth: entry, yref: "container", y: 0, yanchor: "bottom", x: 0 });
+    layout.height += 20 * rows;
+    layout.margin.b += 20 * rows;
   }
+  return { data: chart.data, layout };
 }
 
-function leave(chart) {
-  hideTip();
-  highlight(chart, null);
+function draw({ plot, text }) {
+  const width = plot.parentElement.clientWidth;
+  if (!width) return; // another choice is shown
+  const { data, layout } = chartOf(text, width, palette());
+  (plot.data || []).forEach((trace, index) => { data[index].visible = trace.visible; }); // what the reader has hidden
+  Plotly.react(plot, data, layout, CONFIG);
 }
 
-function highlight(chart, mark) {
-  const curve = mark && mark.classList.contains("curve");
-  chart.classList.toggle("chosen", Boolean(curve));
-  for (const other of chart.querySelectorAll(".curve")) other.classList.toggle("on", other === mark);
-}
+const drawAll = () => figures.forEach(draw);
 
-// Lines are thin: the point nearest to the pointer is the one that is meant.
-function followCurves(chart, values) {
-  const curves = [...chart.querySelectorAll(".curve")].map((mark) => [mark, [...mark.querySelector("polyline").points]]);
-  chart.addEventListener("pointermove", (event) => {
-    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(chart.getScreenCTM().inverse());
-    let best = { distance: 24 };
-    curves.forEach(([mark, points], index) => {
-      points.forEach((point, place) => {
-        const distance = Math.hypot(point.x - at.x, point.y - at.y);
-        if (distance < best.distance) best = { distance, mark, index, place };
-      });
-    });
-    highlight(chart, best.mark || null);
-    if (!best.mark) return hideTip();
-    const { name, x, y } = values.curves[best.index];
-    const shown = Number(y[best.place].toPrecision(4));
-    showTip(`${name}\n${values.x} ${x[best.place]}: ${values.y} ${shown}${values.unit}`, event.clientX, event.clientY);
+// Values by keyboard: right and left go along a line, up and down to the next.
+for (const { plot } of figures) {
+  let [line, point] = [0, -1];
+  plot.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+    if (event.key === "Escape") Plotly.Fx.unhover(plot);
+    if (!step) return;
+    event.preventDefault();
+    const lines = plot.calcdata
+      .map((points, index) => [index, points.length, plot.data[index]])
+      .filter(([, length, trace]) => length && trace.hoverinfo !== "skip" && trace.visible !== "legendonly");
+    if (!lines.length) return;
+    line = (line + step[0] + lines.length) % lines.length;
+    const [curveNumber, length, trace] = lines[line];
+    const columns = trace.type === "heatmap" ? trace.z[0].length : 0;
+    const total = columns ? columns * trace.z.length : length;
+    point = step[1] ? (point + step[1] + total) % total : Math.min(Math.max(point, 0), total - 1);
+    const at = columns ? { xval: point % columns, yval: Math.floor(point / columns) } : { curveNumber, pointNumber: point };
+    Plotly.Fx.hover(plot, [at]);
+    const shown = [...plot.querySelectorAll(".hovertext")].map((label) => label.textContent);
+    document.getElementById("said").textContent = shown.join("; ");
   });
+  plot.addEventListener("blur", () => plot.data && Plotly.Fx.unhover(plot));
 }
 
 for (const panels of document.querySelectorAll(".panels")) {
@@ -98,13 +82,16 @@ for (const panels of document.querySelectorAll(".panels")) {
   const choices = document.createElement("div");
   choices.className = "choices";
   choices.setAttribute("role", "group");
-  choices.setAttribute("aria-label", "Sparsity");
-  choices.append("Sparsity");
+  choices.setAttribute("aria-label", panels.dataset.choice);
+  choices.append(panels.dataset.choice);
   const buttons = all.map((panel) => {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = panel.dataset.choice;
-    button.addEventListener("click", () => choose(panel));
+    button.addEventListener("click", () => {
+      choose(panel);
+      figures.filter(({ plot }) => panel.contains(plot)).forEach(draw);
+    });
     choices.append(button);
     return button;
   });
@@ -115,7 +102,7 @@ for (const panels of document.querySelectorAll(".panels")) {
     });
   };
   panels.prepend(choices);
-  choose(all[all.length - 1]); // methods differ most at the highest sparsity
+  choose(panels.dataset.choice === "Sparsity" ? all[all.length - 1] : all[0]); // methods differ most at the highest
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -137,7 +124,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// Numbers by value, text by letters, cells without a value last whichever way it goes.
+// Numbers by value, names by letters, cells without a value last whichever way it goes.
 function compare(a, b, sign) {
   const [left, right] = [a.dataset.value, b.dataset.value];
   if (a.tagName === "TH") return sign * a.textContent.localeCompare(b.textContent);
@@ -145,32 +132,33 @@ function compare(a, b, sign) {
   return sign * (Number(left) - Number(right));
 }
 
-for (const button of document.querySelectorAll(".download")) {
-  button.hidden = false;
+for (const buttons of document.querySelectorAll(".buttons")) buttons.hidden = false;
+for (const button of document.querySelectorAll("button[data-text]")) {
   button.addEventListener("click", () => {
-    const shown = [...button.closest("figure").querySelectorAll(".chart")].find((chart) => chart.getClientRects().length);
-    const url = URL.createObjectURL(new Blob([standalone(shown)], { type: "image/svg+xml" }));
     const link = document.createElement("a");
-    link.href = url;
+    link.href = URL.createObjectURL(new Blob([button.dataset.text], { type: "text/plain" }));
     link.download = button.dataset.file;
     link.click();
-    setTimeout(() => URL.revokeObjectURL(url), 10000);
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   });
 }
-
-// The figure as it is without the page: dark on white, with the titles that were taken from its marks.
-function standalone(chart) {
-  const copy = chart.cloneNode(true);
-  const make = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const mark of copy.querySelectorAll(".mark")) {
-    const title = make("title");
-    title.textContent = mark.getAttribute("aria-label");
-    mark.prepend(title);
-    for (const name of ["tabindex", "role", "aria-label"]) mark.removeAttribute(name);
+// An image is dark on white, whatever the page is, and lacks what the reader has hidden.
+for (const { plot, figure, text } of figures) {
+  for (const button of figure.querySelectorAll("[data-image]")) {
+    button.addEventListener("click", () => {
+      const { data, layout } = chartOf(text, plot.clientWidth, LIGHT);
+      plot.data.forEach((trace, index) => { data[index].visible = trace.visible; });
+      const { width, height } = layout;
+      const filename = JSON.parse(text).file;
+      Plotly.downloadImage({ data, layout }, { format: button.dataset.image, filename, width, height, scale: 2 });
+    });
   }
-  const paper = make("rect");
-  for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: "#ffffff" })) paper.setAttribute(name, value);
-  copy.prepend(paper);
-  copy.classList.remove("chosen");
-  return new XMLSerializer().serializeToString(copy);
 }
+
+drawAll();
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth !== width) drawAll(); // a telephone's bars change the height only
+  width = innerWidth;
+});
+for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", drawAll);

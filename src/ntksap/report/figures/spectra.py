@@ -7,8 +7,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ntksap.report.figures import STYLE, colour_of
-from ntksap.report.spectra import Spectrum
+from ntksap.report.figures.style import STYLE, colour_of
+from ntksap.report.run_files import Spectrum
 from ntksap.runs import DENSE
 
 _PANELS_PER_ROW = 3

@@ -7,8 +7,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ntksap.report.figures import STYLE, colour_of
-from ntksap.report.spectrum_figure import ZERO
+from ntksap.report.figures.spectra import ZERO
+from ntksap.report.figures.style import STYLE, colour_of
 from ntksap.runs import DENSE
 
 _LABELS = {"eigenvalues": "eigenvalue", "relative_eigenvalues": "eigenvalue ÷ mean of the smallest 10 %"}

@@ -1,0 +1,65 @@
+"""Figures in files: accuracy against sparsity, and the densities of layers."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from ntksap.pruning import Masks
+from ntksap.report.figures.style import STYLE, looks, sparsity_axis
+from ntksap.report.table import Cell
+from ntksap.runs import DENSE
+
+
+def accuracy_figure(table: Sequence[Cell], title: str, quantity: str = "test accuracy (%)") -> Figure:
+    """Draw accuracy against sparsity (density on a logarithmic axis), std shaded, the dense net as a line."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        axes = figure.subplots()
+        for cell in table:
+            if cell.method == DENSE:
+                axes.axhline(cell.mean, color="black", linestyle=(0, (5, 3)), linewidth=1.2, label=DENSE)
+                axes.axhspan(cell.mean - cell.std, cell.mean + cell.std, color="black", alpha=0.08, linewidth=0)
+        methods = list(dict.fromkeys(cell.method for cell in table if cell.method != DENSE))
+        for method, look in looks(methods).items():
+            row = sorted((cell for cell in table if cell.method == method), key=lambda cell: cell.sparsity)
+            density = [1 - cell.sparsity for cell in row]
+            mean, std = [cell.mean for cell in row], [cell.std for cell in row]
+            axes.plot(
+                density,
+                mean,
+                color=look.colour,
+                linestyle=look.dash[1],
+                marker=look.marker[1],
+                markersize=5,
+                linewidth=look.width,
+                zorder=3 if method == "ntk-sap" else 2,
+                label=method,
+            )
+            low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
+            axes.fill_between(density, low, high, color=look.colour, alpha=0.15, linewidth=0)
+        sparsity_axis(axes, sorted({cell.sparsity for cell in table if cell.method != DENSE}))
+        axes.set_ylabel(quantity)
+        axes.set_title(title, loc="left")
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
+        return figure
+
+
+def densities_figure(masks: Mapping[str, Masks], title: str) -> Figure:
+    """Draw the density of each layer, from input to output, one line per method."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+        axes = figure.subplots()
+        names: list[str] = []
+        for (method, one), look in zip(masks.items(), looks(list(masks)).values(), strict=True):
+            names = [name.removesuffix(".weight") for name in one]
+            share = [100 * layer["kept"] / layer["total"] for layer in one.layers()]
+            axes.plot(share, color=look.colour, marker=look.marker[1], label=method)
+        axes.set_yscale("symlog", linthresh=0.1)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+        axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
+        axes.set_ylabel("weights kept")
+        axes.set_title(title, loc="left")
+        axes.legend(frameon=False)
+        return figure
