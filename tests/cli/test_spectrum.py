@@ -12,8 +12,8 @@ from ntksap.analysis.spectrum import spectrum_distance
 from ntksap.analysis.tangent_kernel import ntk
 from ntksap.cli.spectrum import run_spectrum
 from ntksap.data import load, pruning_batches
-from ntksap.report.run_files import spectra_of
 from ntksap.report.figures import spectrum_figure
+from ntksap.report.run_files import spectra_of
 
 TINY = ["--model", "lenet-300-100", "--methods", "magnitude,random", "--input-shape", "1", "4", "4", "--inputs", "3"]
 

@@ -2,12 +2,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from markupsafe import Markup
-
-from ntksap.report.charts import accuracy_chart
 from ntksap.report.curves import Curve, Quantity, curve_chart
 from ntksap.report.heatmap import heat_map, lowest_density
 from ntksap.report.plot import looks, marker
 from ntksap.report.svg import Scale, log_ticks, spread, tag, ticks
+
+from ntksap.report.charts import accuracy_chart
 from ntksap.report.table import Cell
 from tests.report.pages import SVG, titles
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ntksap._version import __version__
 from ntksap._base import write_atomically
+from ntksap._version import __version__
 from ntksap.report.charts import Panel, accuracy_panels, density_panels, learning_panels, spectra_panels
 from ntksap.report.charts.chart import file_name
 from ntksap.report.differences import differences

@@ -4,8 +4,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ntksap.analysis import Diagnosis
-from ntksap.analysis import KernelChange
+from ntksap.analysis import Diagnosis, KernelChange
 from ntksap.report.figures.style import STYLE
 from ntksap.runs import DENSE
 
