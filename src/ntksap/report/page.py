@@ -79,7 +79,6 @@ def render(folder: Folder) -> str:
         style=Markup(style),
         library=Markup(library),
         script=Markup(script),
-        style_hashes=" ".join(_hash(text) for text in (style, "")),  # Plotly begins with an empty style
         script_hashes=" ".join(_hash(text) for text in (library, script)),
         version=__version__,
     )
@@ -114,5 +113,5 @@ def _file(*parts: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what the page's security policy knows its own styles and scripts by; a browser takes no other."""
+    """Return what the page's security policy knows its own scripts by; a browser runs no other."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

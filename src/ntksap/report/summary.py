@@ -63,8 +63,9 @@ def _verdict(ranked: list[Cell], gaps: list[Difference]) -> str:
     """Return who is best if the seeds tell it from every other method; else, from whom they cannot tell it."""
     closest = min(gaps, key=lambda gap: gap.mean)
     first = next(cell for cell in ranked if cell.method == closest.best)
-    near = [gap.method for gap in gaps if not gap.separated]
-    interval = f"95 % interval {closest.low:.2f} to {closest.high:.2f}, paired over {closest.seeds} seeds"
+    near = [gap.method for gap in gaps if not gap.significant]
+    low, high = (f"{value:.2f}".replace("-", "−") for value in (closest.low, closest.high))
+    interval = f"95 % interval {low} to {high}, paired over {closest.seeds} seeds"
     behind = f"{closest.method} is {_points(closest.mean)} behind ({interval})"
     untested = len(ranked) - 1 - len(gaps)
     rest = f" {untested} with fewer than {MIN_SEEDS} seeds in common were not compared." if untested else ""

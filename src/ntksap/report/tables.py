@@ -115,7 +115,7 @@ def difference_table(one: Experiment, found: Sequence[Difference]) -> Table:
             Entry(f"{gap.mean:.2f}", gap.mean),
             Entry(f"{gap.low:.2f} to {gap.high:.2f}".replace("-", "−"), gap.low),
             Entry(str(gap.seeds), gap.seeds),
-            Entry("yes" if gap.separated else "no", float(gap.separated)),
+            Entry("yes" if gap.significant else "no", float(gap.significant)),
         ]
 
     head = ["method", "sparsity", "best", "behind it (points)", "95 % interval", "seeds", "significant"]

@@ -38,12 +38,11 @@ def lowest_density(maps: Sequence[Rows]) -> float:
 def _heat_map(one: Experiment, sparsity: float, rows: Rows, lowest: float) -> Chart:
     layers = list(dict.fromkeys(layer for row in rows.values() for layer in row))
     numbers = len(layers) <= _NUMBERS_UP_TO
-    powers = range(round(math.log10(lowest)), 1)
+    powers = range(0, round(math.log10(lowest)) - 1, -max(1, -round(math.log10(lowest)) // 4))
     table = [[row.get(layer) for layer in layers] for row in rows.values()]
     heat: Trace = {
         "type": "heatmap",
         "z": [[math.log10(density) if density else None for density in row] for row in table],
-        "text": [["" if density is None else _percent(density) for density in row] for row in table],
         "customdata": [
             [_said(method, layer, row.get(layer)) for layer in layers] for method, row in rows.items()
         ],
@@ -58,13 +57,11 @@ def _heat_map(one: Experiment, sparsity: float, rows: Rows, lowest: float) -> Ch
         "colorbar": {
             "orientation": "h", "y": 0, "yanchor": "top", "x": 0, "xanchor": "left", "len": 240, "lenmode": "pixels",
             "thickness": 10, "ypad": 14, "outlinewidth": 0, "tickfont": {"color": "soft"},
-            "tickvals": list(powers), "ticktext": [f"{100 * 10.0**power:g} %" for power in powers],
+            "tickangle": 0, "tickvals": list(powers), "ticktext": [f"{100 * 10.0**power:g} %" for power in powers],
         },
     }  # fmt: skip
-    if numbers:
-        heat |= {"texttemplate": "%{text}", "textfont": {"size": 11}}
     names = [plain(layer.removesuffix(".weight"), 28) for layer in layers]
-    common = {"showgrid": False, "showline": False, "ticks": ""}
+    common = {"showgrid": False, "showline": False, "ticks": "", "fixedrange": True}
     layout = {
         "xaxis": axis("", tickvals=list(range(len(layers))), ticktext=names, side="top", tickangle=-45, **common),
         "yaxis": axis(
@@ -73,11 +70,26 @@ def _heat_map(one: Experiment, sparsity: float, rows: Rows, lowest: float) -> Ch
     }
     choice = sparsity_text(sparsity)
     caption = f"Density of each layer in percent at {choice} sparsity, input to output; mean over seeds."
-    height = 28 * len(rows) + 60
+    height = 28 * len(rows) + round(5 * max(len(name) for name in names)) + 10  # and the names above, slanted
     narrowest = 150 + (34 if numbers else 18) * len(layers)
-    data = [heat, *_collapsed(rows, layers)]
+    data = [heat, *_collapsed(rows, layers), *([_numbers(table, lowest)] if numbers else [])]
     title = f"Layer densities at {choice} sparsity, {one.title}"
     return Chart(title, caption, file_name("densities", one.title, choice), data, layout, height, narrowest)
+
+
+def _numbers(table: Sequence[Sequence[float | None]], lowest: float) -> Trace:
+    """Return the densities as text, dark on the bright half of the colours and white on the dark one."""
+    found = [(x, y, density) for y, row in enumerate(table) for x, density in enumerate(row) if density]
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": [x for x, _, _ in found],
+        "y": [y for _, y, _ in found],
+        "text": [_percent(density) for _, _, density in found],
+        "textfont": {"size": 11, "color": ["#1b1f24" if d > lowest**0.55 else "#ffffff" for _, _, d in found]},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
 
 
 def _collapsed(rows: Rows, layers: Sequence[str]) -> list[Trace]:
@@ -105,8 +117,6 @@ def _said(method: str, layer: str, density: float | None) -> str:
 
 def _percent(density: float) -> str:
     percent = 100 * density
-    if density == 0:
-        return ""
     if percent < 0.01:
         return "&lt;.01"
     return f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}" if percent >= 1 else f"{percent:.2f}"

@@ -7,7 +7,7 @@ const coarse = matchMedia("(pointer: coarse)").matches; // a finger: dragging is
 const CONFIG = {
   displaylogo: false,
   displayModeBar: coarse ? true : "hover",
-  modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"],
+  modeBarButtons: [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]], // and none that sends anything
   locale: "en",
 };
 const figures = [...document.querySelectorAll(".plot")].map((plot) => {
@@ -26,12 +26,13 @@ function chartOf(text, width, colours) {
   const chart = JSON.parse(text, (key, value) => (isColour(key, value) ? colours[value] : value));
   const font = { family: "system-ui, sans-serif", size: 12, color: colours.ink };
   const layout = { ...chart.layout, font, width: Math.max(width, chart.minWidth), height: chart.height + 60 };
+  const isMap = chart.data[0].type === "heatmap";
   const names = chart.data.filter((trace) => trace.showlegend).map((trace) => trace.name);
   Object.assign(layout, { paper_bgcolor: colours.page, plot_bgcolor: colours.page, hovermode: "closest" });
-  Object.assign(layout, { margin: { l: 10, r: 12, t: 34, b: 60 }, dragmode: coarse ? false : "zoom" });
+  Object.assign(layout, { margin: { l: 10, r: 12, t: isMap ? 6 : 34, b: 60 }, dragmode: coarse ? false : "zoom" });
   layout.hoverlabel = { font, bgcolor: colours.page, bordercolor: colours.soft, namelength: -1 };
-  layout.legend = { itemsizing: "constant", groupclick: "togglegroup", bgcolor: colours.page, tracegroupgap: 0 };
-  if (layout.width < 640 || chart.data[0].type === "heatmap") {
+  layout.legend = { groupclick: "togglegroup", bgcolor: colours.page, tracegroupgap: 0 };
+  if (layout.width < 640 || isMap) {
     const entry = 7 * Math.max(...names.map((name) => name.length), 0);
     const rows = Math.ceil(names.length / Math.max(1, Math.floor((layout.width - 30) / (entry + 46))));
     Object.assign(layout.legend, { orientation: "h", entrywidth: entry, yref: "container", y: 0, yanchor: "bottom", x: 0 });
@@ -46,7 +47,8 @@ function draw({ plot, text }) {
   if (!width) return; // another choice is shown
   const { data, layout } = chartOf(text, width, palette());
   (plot.data || []).forEach((trace, index) => { data[index].visible = trace.visible; }); // what the reader has hidden
-  Plotly.react(plot, data, layout, CONFIG);
+  const config = data[0].type === "heatmap" ? { ...CONFIG, displayModeBar: false } : CONFIG; // it shows all there is
+  Plotly.react(plot, data, layout, config);
 }
 
 const drawAll = () => figures.forEach(draw);
