@@ -1,11 +1,10 @@
 """Looking into a page without a browser."""
 
+import json
 import re
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
-
-SVG = "{http://www.w3.org/2000/svg}"
+from typing import Any
 
 
 class Page(HTMLParser):
@@ -16,19 +15,30 @@ class Page(HTMLParser):
         self.source = path.read_text(encoding="utf-8")
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
+        self.charts: dict[str, dict[str, Any]] = {}
+        """What each chart is drawn from, by its label."""
+        self._label = ""
         self._raw = ""
         self.feed(self.source)
         self.close()
 
     def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
+        own = dict(attrs)
+        self.tags.append((tag, own))
         self._raw = tag if tag in ("script", "style") else ""
+        if own.get("class") == "plot":
+            self._label = own["aria-label"] or ""
+        if own.get("type") == "application/json":
+            self._raw = "chart"
 
     def handle_endtag(self, tag):
         self._raw = ""
 
     def handle_data(self, data):
-        if not self._raw:
+        if self._raw == "chart":
+            assert self._label not in self.charts
+            self.charts[self._label] = json.loads(data)
+        elif not self._raw:
             self.texts.append(data)
 
     @property
@@ -36,20 +46,22 @@ class Page(HTMLParser):
         return " ".join("".join(self.texts).split())
 
     @property
-    def drawings(self) -> list[ElementTree.Element]:
-        """The figures, each parsed as the XML document that it is alone."""
-        return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg .*?</svg>", self.source, re.DOTALL)]
+    def own(self) -> str:
+        """The page without the library in it."""
+        scripts = re.findall(r"<script>.*?</script>", self.source, re.DOTALL)
+        return self.source.replace(max(scripts, key=len), "")
 
-    def drawing(self, label: str) -> ElementTree.Element:
-        return next(svg for svg in self.drawings if label in svg.get("aria-label", ""))
+    def chart(self, label: str) -> dict[str, Any]:
+        return next(chart for name, chart in self.charts.items() if label in name)
 
     def count(self, tag: str, **attributes: str) -> int:
         wanted = {key.rstrip("_"): value for key, value in attributes.items()}
         return sum(name == tag and wanted.items() <= own.items() for name, own in self.tags)
 
 
-def titles(svg: ElementTree.Element) -> list[str]:
-    return [title.text or "" for title in svg.iter(f"{SVG}title")]
+def texts(chart: dict[str, Any]) -> list[str]:
+    """What a pointer shows at the points of a chart that have a text of their own."""
+    return [text for trace in chart["data"] if trace.get("hoverinfo") != "skip" for text in trace.get("text", [])]
 
 
 def section(source: str, name: str) -> str:

@@ -56,8 +56,19 @@ class Browser:
         self._send("POST", f"/element/{next(iter(found.values()))}/click", {})
 
     def move_to(self, x: float, y: float) -> None:
-        move = {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}
-        self._send("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": [move]}]})
+        self.pointer(("move", x, y))
+
+    def pointer(self, *steps: tuple[str, float, float] | str | float) -> None:
+        """Move, press and release: ("move", x, y), "down", "up", or seconds to wait."""
+        actions: list[dict[str, Any]] = []
+        for step in steps:
+            if isinstance(step, tuple):
+                actions.append({"type": "pointerMove", "duration": 20, "x": round(step[1]), "y": round(step[2])})
+            elif isinstance(step, str):
+                actions.append({"type": {"down": "pointerDown", "up": "pointerUp"}[step], "button": 0})
+            else:
+                actions.append({"type": "pause", "duration": round(1000 * step)})
+        self._send("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]})
 
     def press(self, key: str) -> None:
         actions = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]

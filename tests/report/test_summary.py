@@ -3,28 +3,7 @@ import pytest
 from ntksap.report.experiments import experiments
 from ntksap.report.reading import Folder, Run
 from ntksap.report.summary import counts, findings
-
-RECIPE = {"epochs": 2, "lr": 0.1}
-
-
-def finished(method, sparsity, seed, top1, *, layers=None, recipe=None, **changes):
-    settings = {
-        "model": "net",
-        "data": "digits",
-        "method": method,
-        "sparsity": sparsity,
-        "seed": seed,
-        "sanity": "none",
-    }
-    settings |= {"recipe": recipe or RECIPE, "rounds": 5, **changes}
-    numbers = {"train_accuracy": 0.5, "inference_flops": 10.0, "dense_flops": 100.0, "prune_seconds": 1.0}
-    result = {"top1": top1, **numbers, "train_seconds": 2.0, "collapsed": []}
-    name = f"{method}-{sparsity}-{seed}-{changes}-{recipe}"
-    return Run(name, "finished", settings, layers=layers or {"fc.weight": 0.5}, result=result)
-
-
-def seeds(method, sparsity, *accuracies):
-    return [finished(method, sparsity, seed, top1) for seed, top1 in enumerate(accuracies)]
+from tests.report.finished_runs import RECIPE, finished, seeds
 
 
 def said(*runs):
@@ -42,11 +21,42 @@ def test_one_seed():
 
 
 def test_a_gap_in_units_of_the_seed_std():
-    words = said(*seeds("snip", 0.9, 0.80, 0.82, 0.84), *seeds("grasp", 0.9, 0.70, 0.72, 0.74))
-    text = "snip is best with 82.00 ± 2.00 %, 10.00 points ahead of grasp (72.00 ± 2.00 %), 5.0 × the seed std of 2.00."
+    words = said(*seeds("snip", 0.9, 0.80, 0.84), *seeds("grasp", 0.9, 0.70, 0.74))
+    text = "snip is best with 82.00 ± 2.83 %, 10.00 points ahead of grasp (72.00 ± 2.83 %), 3.5 × the seed std of 2.83."
     assert words["90 % sparsity"] == text
     assert "One seed only" not in words
     assert words["No dense reference"] == "what pruning costs cannot be said."
+
+
+def test_a_verdict_where_three_seeds_tell_the_best_from_every_other():
+    words = said(
+        *seeds("snip", 0.9, 0.80, 0.82, 0.84),
+        *seeds("grasp", 0.9, 0.70, 0.72, 0.75),
+        *seeds("force", 0.9, 0.5, 0.5, 0.5),
+    )
+    assert words["90 % sparsity"] == (
+        "snip is best with 82.00 ± 2.00 %, significantly ahead of each of 2 other methods; grasp is 9.67 points behind "
+        "(95 % interval 8.23 to 11.10, paired over 3 seeds)."
+    )
+
+
+def test_no_verdict_where_the_seeds_do_not_tell_the_best_from_another():
+    words = said(*seeds("snip", 0.9, 0.80, 0.82, 0.84), *seeds("grasp", 0.9, 0.83, 0.70, 0.75))
+    assert words["90 % sparsity"] == (
+        "no significant winner: snip has the highest mean, 82.00 ± 2.00 %, but the seeds do not tell it from grasp; "
+        "grasp is 6.00 points behind (95 % interval −13.72 to 25.72, paired over 3 seeds)."
+    )
+
+
+def test_methods_without_enough_seeds_in_common_are_not_compared():
+    words = said(*seeds("snip", 0.9, 0.8, 0.8, 0.8), *seeds("grasp", 0.9, 0.7, 0.7, 0.7), *seeds("force", 0.9, 0.9))
+    assert words["90 % sparsity"].endswith(" Not compared, with fewer than 3 seeds in common: force.")
+
+
+def test_how_many_images_stand_behind_a_number():
+    assert said(*seeds("snip", 0.9, 0.8, images=360))["360 test images"] == "one image more or less is 0.28 points."
+    assert said(*seeds("snip", 0.9, 0.8, images=10_000))["10,000 test images"].endswith("is 0.01 points.")
+    assert not [about for about in said(*seeds("snip", 0.9, 0.8)) if "test images" in about]  # not known
 
 
 def test_a_gap_within_noise():

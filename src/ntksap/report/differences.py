@@ -3,9 +3,9 @@
 Two methods with one seed start from the same weights and see the same batches, so their accuracies are compared seed by
 seed: what a good or bad seed does to both cancels. The interval is Student's, d̄ ± t(0.975, n−1)·s/√n.
 
-Whether the best mean is the best method is decided by the same intervals: it is if none of them includes zero. That needs
-no correction for the number of methods, since it takes a gap to the very next one (Gutmann and Maymin, "Is the selected
-population the best?", Annals of Statistics 15, 1987).
+Whether the best mean is the best method is decided by the same intervals: it is if none of them includes zero. That
+needs no correction for the number of methods, since it takes a gap to the very next one (Gutmann and Maymin, "Is the
+selected population the best?", Annals of Statistics 15, 1987).
 """
 
 import math
@@ -45,15 +45,15 @@ class Difference:
 def differences(table: Sequence[Cell]) -> dict[tuple[str, float], Difference]:
     """Return the difference of each method to the best of its sparsity, where both have `MIN_SEEDS` seeds in common.
 
-    The best itself has none. The best is that with the highest mean; the first of the table if several have it.
+    The best is that with the highest mean over at least so many seeds, the first if several have it.
     """
     found: dict[tuple[str, float], Difference] = {}
-    for sparsity in sorted({cell.sparsity for cell in table if cell.method != DENSE}):
-        here = [cell for cell in table if cell.method != DENSE and cell.sparsity == sparsity]
-        best = max(here, key=lambda cell: cell.mean)
-        for cell in here:
+    enough = [cell for cell in table if cell.method != DENSE and cell.seeds >= MIN_SEEDS]
+    for sparsity in sorted({cell.sparsity for cell in enough}):
+        best, *others = sorted((cell for cell in enough if cell.sparsity == sparsity), key=lambda cell: -cell.mean)
+        for cell in others:
             gaps = [best.by_seed[seed] - cell.by_seed[seed] for seed in sorted(best.by_seed.keys() & cell.by_seed)]
-            if cell is not best and len(gaps) >= MIN_SEEDS:
+            if len(gaps) >= MIN_SEEDS:
                 mean, half = statistics.fmean(gaps), _half_width(gaps, best.test_images)
                 found[cell.method, sparsity] = Difference(
                     best.method, cell.method, sparsity, mean, mean - half, mean + half, len(gaps)

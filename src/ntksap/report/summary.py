@@ -67,10 +67,10 @@ def _verdict(ranked: list[Cell], gaps: list[Difference]) -> str:
     low, high = (f"{value:.2f}".replace("-", "−") for value in (closest.low, closest.high))
     interval = f"95 % interval {low} to {high}, paired over {closest.seeds} seeds"
     behind = f"{closest.method} is {_points(closest.mean)} behind ({interval})"
-    untested = len(ranked) - 1 - len(gaps)
-    rest = f" {untested} with fewer than {MIN_SEEDS} seeds in common were not compared." if untested else ""
+    untested = [cell.method for cell in ranked if cell.method not in (first.method, *(gap.method for gap in gaps))]
+    rest = f" Not compared, with fewer than {MIN_SEEDS} seeds in common: {_listed(untested)}." if untested else ""
     if near:
-        others = _listed(near) if len(near) <= 4 else f"{len(near)} of {len(ranked) - 1} other methods"
+        others = _listed(near) if len(near) <= 4 else f"{len(near)} of {len(gaps)} other methods"
         text = f"no significant winner: {first.method} has the highest mean, {formatted(first)} %, but the seeds do not"
         return f"{text} tell it from {others}; {behind}.{rest}"
     among = "the other method" if len(gaps) == 1 else f"each of {len(gaps)} other methods"

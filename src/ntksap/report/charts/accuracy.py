@@ -82,7 +82,7 @@ def _by_cost(one: Experiment, choice: str, title: str, cost: Callable[[Cell], fl
         "hoverinfo": "skip",
     }
     layout = {
-        "xaxis": axis(title, type="log", tickformat="~s", showgrid=False),
+        "xaxis": axis(title, type="log", dtick="D2", tickformat="~s", showgrid=False),
         "yaxis": axis("test accuracy (%)"),
     }
     name = f"Test accuracy against {choice}, {one.title}"
@@ -109,7 +109,7 @@ def _shifted(factor: float) -> Callable[[Cell], float]:
 
 
 def _method(table: Sequence[Cell], method: str, look: Look | None, x: Callable[[Cell], float]) -> Trace:
-    row = sorted((cell for cell in table if cell.method == method), key=x)
+    row = sorted((cell for cell in table if cell.method == method), key=lambda cell: cell.sparsity)
     made = line(
         method,
         look,

@@ -33,8 +33,8 @@ function chartOf(text, width, colours) {
   layout.hoverlabel = { font, bgcolor: colours.page, bordercolor: colours.soft, namelength: -1 };
   layout.legend = { groupclick: "togglegroup", bgcolor: colours.page, tracegroupgap: 0 };
   if (layout.width < 640 || isMap) {
-    const entry = 7 * Math.max(...names.map((name) => name.length), 0);
-    const rows = Math.ceil(names.length / Math.max(1, Math.floor((layout.width - 30) / (entry + 46))));
+    const entry = 6.5 * Math.max(...names.map((name) => name.length), 0);
+    const rows = Math.ceil(names.length / Math.max(1, Math.floor((layout.width - 24) / (entry + 46))));
     Object.assign(layout.legend, { orientation: "h", entrywidth: entry, yref: "container", y: 0, yanchor: "bottom", x: 0 });
     layout.height += 20 * rows;
     layout.margin.b += 20 * rows;
@@ -54,26 +54,35 @@ function draw({ plot, text }) {
 const drawAll = () => figures.forEach(draw);
 
 // Values by keyboard: right and left go along a line, up and down to the next.
+function valueAt(plot, place, [down, right]) {
+  const isMap = plot.data[0].type === "heatmap";
+  const lines = isMap
+    ? plot.data[0].z.map((row, yval) => row.map((_, xval) => ({ xval, yval })))
+    : plot.data
+        .map((trace, curveNumber) => ({ trace, points: trace.x.map((_, pointNumber) => ({ curveNumber, pointNumber })) }))
+        .filter(({ trace }) => trace.hoverinfo !== "skip" && trace.visible !== "legendonly")
+        .map(({ points }) => points);
+  if (!lines.length) return;
+  place.line = (place.line + down + lines.length) % lines.length;
+  const points = lines[place.line];
+  place.point = Math.min(Math.max(place.point, right ? -1 : 0), points.length - 1); // it may come from a longer line
+  place.point = (place.point + right + points.length) % points.length;
+  Plotly.Fx.hover(plot, [points[place.point]]);
+}
+
+const ARROWS = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
 for (const { plot } of figures) {
-  let [line, point] = [0, -1];
+  const place = { line: 0, point: -1 };
   plot.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
     if (event.key === "Escape") Plotly.Fx.unhover(plot);
-    if (!step) return;
+    if (!ARROWS[event.key] || !plot.data) return;
     event.preventDefault();
-    const lines = plot.calcdata
-      .map((points, index) => [index, points.length, plot.data[index]])
-      .filter(([, length, trace]) => length && trace.hoverinfo !== "skip" && trace.visible !== "legendonly");
-    if (!lines.length) return;
-    line = (line + step[0] + lines.length) % lines.length;
-    const [curveNumber, length, trace] = lines[line];
-    const columns = trace.type === "heatmap" ? trace.z[0].length : 0;
-    const total = columns ? columns * trace.z.length : length;
-    point = step[1] ? (point + step[1] + total) % total : Math.min(Math.max(point, 0), total - 1);
-    const at = columns ? { xval: point % columns, yval: Math.floor(point / columns) } : { curveNumber, pointNumber: point };
-    Plotly.Fx.hover(plot, [at]);
-    const shown = [...plot.querySelectorAll(".hovertext")].map((label) => label.textContent);
-    document.getElementById("said").textContent = shown.join("; ");
+    valueAt(plot, place, ARROWS[event.key]);
+    const labels = [...plot.querySelectorAll(".hovertext")].map((label) => {
+      const lines = [...label.querySelectorAll("tspan.line")];
+      return lines.length ? lines.map((line) => line.textContent).join(", ") : label.textContent;
+    });
+    document.getElementById("said").textContent = labels.join("; ");
   });
   plot.addEventListener("blur", () => plot.data && Plotly.Fx.unhover(plot));
 }
