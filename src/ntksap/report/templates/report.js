@@ -70,6 +70,16 @@ function valueAt(plot, place, [down, right]) {
   Plotly.Fx.hover(plot, [points[place.point]]);
 }
 
+// For readers who hear the page: what is shown of a chart that has the focus.
+function say(plot) {
+  if (document.activeElement !== plot) return;
+  const labels = [...plot.querySelectorAll(".hovertext")].map((label) => {
+    const lines = [...label.querySelectorAll("tspan.line")];
+    return lines.length ? lines.map((line) => line.textContent).join(", ") : label.textContent;
+  });
+  document.getElementById("said").textContent = labels.join("; ");
+}
+
 const ARROWS = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
 for (const { plot } of figures) {
   const place = { line: 0, point: -1 };
@@ -78,11 +88,7 @@ for (const { plot } of figures) {
     if (!ARROWS[event.key] || !plot.data) return;
     event.preventDefault();
     valueAt(plot, place, ARROWS[event.key]);
-    const labels = [...plot.querySelectorAll(".hovertext")].map((label) => {
-      const lines = [...label.querySelectorAll("tspan.line")];
-      return lines.length ? lines.map((line) => line.textContent).join(", ") : label.textContent;
-    });
-    document.getElementById("said").textContent = labels.join("; ");
+    setTimeout(() => say(plot), 80); // Plotly shows a value 50 ms after the last, and sends no event for one by keyboard
   });
   plot.addEventListener("blur", () => plot.data && Plotly.Fx.unhover(plot));
 }
