@@ -1,6 +1,7 @@
 from ntksap import data as data
 from ntksap import methods as methods
 from ntksap import models as models
+from ntksap._allocate import ALLOCATIONS as ALLOCATIONS
 from ntksap._base import ApproximationWarning as ApproximationWarning
 from ntksap._base import CollapseError as CollapseError
 from ntksap._base import CollapseWarning as CollapseWarning
@@ -9,6 +10,7 @@ from ntksap._base import MaskError as MaskError
 from ntksap._base import MemoryWarning as MemoryWarning
 from ntksap._base import NtksapError as NtksapError
 from ntksap._base import ScoreError as ScoreError
+from ntksap._prune import allocate as allocate
 from ntksap._prune import prune as prune
 from ntksap._version import __version__ as __version__
 from ntksap.analysis import Cost as Cost
@@ -20,6 +22,7 @@ from ntksap.analysis import ntk as ntk
 from ntksap.analysis import spectrum_distance as spectrum_distance
 from ntksap.net import Net as Net
 from ntksap.net.kernels import sparse_kernels as sparse_kernels
+from ntksap.pruning import Allocation as Allocation
 from ntksap.pruning import Masks as Masks
 from ntksap.pruning import Probe as Probe
 from ntksap.pruning import interchange as interchange

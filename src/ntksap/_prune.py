@@ -9,10 +9,93 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown
-from ntksap.methods import Method, method_named, warn_of_bends
-from ntksap.net import Initialiser, Net, Selectors, arithmetic, resolve, unwrap
-from ntksap.pruning import Data, MakeInputs, Masks, Probe, density_of, schedule_named
+from ntksap.methods import METHODS, Method, method_named, warn_of_bends
+from ntksap.net import Initialiser, Net, Selectors, arithmetic, resolve, unwrap, weight_views
+from ntksap.pruning import (
+    PLACES,
+    Allocation,
+    Data,
+    Floor,
+    MakeInputs,
+    Masks,
+    Probe,
+    Selector,
+    allocation_of,
+    density_of,
+    kept_of,
+    pattern_named,
+    rescale_named,
+    schedule_named,
+)
+
+
+def allocate(
+    model: nn.Module,
+    sparsity: float | None,
+    rule: Rule = "erk",
+    *,
+    floor: Floor = 1,
+    block_floor: Floor = 0,
+    blocks: Sequence[str] | None = None,
+    rest: str = "uniform",
+    rescale: bool = False,
+    rounds: int = 20,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    init: str | Initialiser = "kaiming_normal",
+    include: Selectors = None,
+    exclude: Selectors = None,
+    **settings: Any,
+) -> Allocation:
+    """Decide how many weights each layer keeps: exactly round((1 − sparsity) · total) in all, for ``allocation=``.
+
+    Weights are not looked at (but by a method as the rule), so the model may be on the meta device.
+
+    Args:
+        model: any ``nn.Module``.
+        sparsity: the share of prunable weights to remove; None where a mapping names every layer.
+        rule: a name from `ntksap.ALLOCATIONS`: ``"uniform"``, ``"equal"``, ``"erk"``, ``"erk+"``, or ``"ntk-sap"``, its
+            closed form with one number per layer. Or a mapping from names or patterns (``"*.q_proj.weight"``) to a
+            density (a float) or a number (an int). Or masks or an allocation, whose counts are taken, in proportion if
+            the sparsity is another. Or the name of a method, for the counts of its masks.
+        floor: what each layer keeps at least, as a number or, below 1, as a share; 0 lets layers be empty.
+        block_floor, blocks: what each block keeps at least, and patterns of names that make a block each; by default
+            the numbered parts of the module, such as ``layers.3``, which are the residual blocks of most networks.
+        rest: the rule for the layers that a mapping does not name: ``"uniform"``, ``"equal"`` or ``"erk"``.
+        rescale: the closed form takes kept weights to be rescaled, as `Masks.attach` does on request.
+        rounds: of the closed form.
+        input_shape, inputs, output, init: what the closed form needs to know, as in `prune`.
+        include, exclude: what is prunable, see `Net`.
+        settings: for a method as the rule, the other keywords of `prune`.
+
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> print(allocate(model, 0.75, "erk"))
+    layer      shape  kept/total  density
+    ─────────────────────────────────────
+    0.weight    16×8      23/128   17.97%
+    2.weight    2×16       17/32   53.12%
+    ─────────────────────────────────────
+    total                 40/160   25.00%
+    """
+    chosen = {"include": include, "exclude": exclude}
+    shared: dict[str, Any] = {"input_shape": input_shape, "inputs": inputs, "output": output, "init": init, **chosen}
+    bounds: dict[str, Any] = {"floor": floor, "block_floor": block_floor, "blocks": blocks}
+    if _is_method(rule):
+        assert isinstance(rule, str)
+        if sparsity is None:
+            raise InputError(f"the counts of {rule} need a sparsity")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CollapseWarning)  # the floor is for that
+            masks = prune(model, sparsity, rule, **shared, **settings)
+        counted = {name: int(mask.sum()) for name, mask in masks.items()}
+        shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
+        return allocation_of(shapes, density_of(sparsity), counted, info={"rule": rule}, **bounds)
+    if settings:
+        raise InputError(f"{', '.join(settings)}: only a method as the rule has such settings, not {rule!r}")
+    return allocation_for(model, sparsity, rule, rest=rest, rescale=rescale, rounds=rounds, **bounds, **shared)
 
 
 def prune(
@@ -27,7 +110,11 @@ def prune(
     rounds: int | None = None,
     schedule: str | None = None,
     scope: str | None = None,
-    floor: int = 0,
+    floor: Floor = 0,
+    allocation: Rule | None = None,
+    places: str = "score",
+    pattern: str | None = None,
+    rescale: bool | str = False,
     init: str | Initialiser = "kaiming_normal",
     output: Callable[[Any], Tensor] | None = None,
     loss: Callable[[Tensor, Any], Tensor] | None = None,
@@ -64,7 +151,17 @@ def prune(
         schedule: the density after each round, ``"exponential"``, ``"linear"`` or ``"one-shot"``; the method's own by
             default.
         scope: rank weights ``"global"`` or within each ``"layer"``; the method's own by default, mostly global.
-        floor: weights that each layer keeps at least.
+        floor: weights that each layer keeps at least, as a number or, below 1, as a share; inside an allocation that is
+            made here at least 1.
+        allocation: how many weights each layer keeps: what `allocate` returned, or a rule for it. The method then
+            decides within each layer. By default its own scope does.
+        places: which weights of a layer are kept, once their number is known: by the method's ``"score"``, at
+            ``"random"``, or ``"balanced"``: every output, input and position of a kernel keeps the same number. With an
+            allocation, the latter two score nothing.
+        pattern: ``"N:M"`` (at most N of M consecutive inputs), ``"transposable-2:4"``, ``"block:RxC"``, ``"fan-in"``
+            (the same number in every output) or ``"channel"`` (outputs of a layer). The number of weights is the
+            nearest that it allows; ``masks.obeys(pattern)`` checks.
+        rescale: the masks are made to be attached with rescaling, see `Masks.attach`, which then does it by itself.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
         output: turns what the module returns into one tensor, see `Net`.
         loss: (output, labels) → summed loss, see `Net`.
@@ -88,6 +185,8 @@ def prune(
     chosen = method_named(method)
     density = density_of(sparsity)
     _check_options(chosen, options)
+    how = rescale_named(rescale)
+    check_combination(chosen, scope, places, allocation, pattern, how, invert)
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
     resolved = precision_of(model, precision)
@@ -103,9 +202,36 @@ def prune(
     )
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
-    states = chosen.pruner_with(options)(
-        net,
-        probe=Probe.of(
+    if allocation is not None and not isinstance(allocation, Allocation):
+        more: dict[str, Any] = {"data": data, "seed": seed, "loss": loss, "group": group}
+        allocation = allocate(
+            model,
+            sparsity,
+            allocation,
+            floor=floor or 1,
+            rescale=how != "none",
+            input_shape=input_shape,
+            inputs=inputs,
+            output=output,
+            init=init,
+            include=include,
+            exclude=exclude,
+            **(more if _is_method(allocation) else {}),
+        )
+    selector = Selector(
+        density,
+        chosen.rounds if rounds is None else rounds,
+        schedule_named(schedule or chosen.schedule),
+        weight_views({name: tuple(net.weights[name].shape) for name in net.prunable}, unwrap(model)),
+        scope=scope or chosen.scope,
+        floor=floor,
+        allocation=None if allocation is None else _fits(allocation, net, density),
+        pattern=None if pattern is None else pattern_named(pattern),
+    )
+    if allocation is not None and places != "score":  # nothing is left for scores to decide
+        states = iter([Masks(selector.placed(places, seed), {"round": 1, "rounds": 1})])
+    else:
+        probe = Probe.of(
             net,
             seed=seed,
             input_shape=input_shape,
@@ -114,18 +240,16 @@ def prune(
             stream=chosen.streams,
             micro_batch=micro_batch,
             ranks=ranks,
-        ),
-        density=density,
-        rounds=chosen.rounds if rounds is None else rounds,
-        schedule=schedule_named(schedule or chosen.schedule),
-        scope=scope or chosen.scope,
-        floor=floor,
-        invert=invert,
-        after=after,
-    )
-    about = {"method": method, "sparsity": sparsity, "seed": seed, "precision": resolved}
+        )
+        states = chosen.pruner_with(options)(net, probe=probe, selector=selector, invert=invert, after=after)
+        states = warn_of_bends(states, method) if chosen.homogeneous else states
+    about = {"method": method, "sparsity": sparsity, "seed": seed, "precision": resolved, **selector.facts()}
+    about |= {**({} if places == "score" else {"places": places}), **({} if how == "none" else {"rescale": how})}
     masks = after  # where that was the last round already
-    for masks in warn_of_bends(states, method) if chosen.homogeneous else states:
+    for masks in states:
+        if allocation is None and places != "score" and masks.info["round"] == masks.info["rounds"]:
+            counts = {name: int(mask.sum()) for name, mask in masks.items()}
+            masks = Masks(selector.placed(places, seed, counts), masks.info)
         masks.info |= about
         if on_round is not None:
             on_round(masks)
@@ -158,3 +282,46 @@ def _check_options(method: Method, options: dict[str, Any]) -> None:
     for name in options:
         if name not in method.options:
             raise unknown(f"keyword of prune with method {method.name!r}", name, [*keywords, *method.options])
+
+
+def _fits(allocation: Allocation, net: Net, density: float) -> Allocation:
+    """Return the allocation if it is for this net and this density, else raise."""
+    shapes = {name: tuple(net.weights[name].shape) for name in net.prunable}
+    if allocation.shapes != shapes:
+        raise InputError("the allocation is for another model, or for other prunable layers: allocate() for this one")
+    if allocation.kept != (kept := kept_of(density, allocation.total)):
+        raise InputError(
+            f"the allocation keeps {allocation.kept} weights, a sparsity of {1 - density:g} keeps {kept}: pass "
+            f"sparsity={allocation.sparsity:.6g}, or allocate() for the sparsity you want"
+        )
+    return allocation
+
+
+def check_combination(
+    chosen: Method,
+    scope: str | None,
+    places: str,
+    allocation: Rule | None,
+    pattern: str | None,
+    rescale: bool | str,
+    invert: bool,
+) -> None:
+    """Raise where settings of `prune_steps` are unknown or contradict each other, and say why."""
+    if places not in PLACES:
+        raise unknown("places", places, PLACES)
+    if isinstance(allocation, str) and allocation not in ALLOCATIONS and allocation not in METHODS:
+        raise unknown("allocation", allocation, {**ALLOCATIONS, **METHODS})
+    if pattern is not None:
+        pattern_named(pattern)
+    if allocation is not None and scope is not None:
+        raise InputError("an allocation says how many weights each layer keeps, and so does scope: omit scope")
+    if chosen.returns_weights and places != "score":
+        raise InputError(f"{chosen.name} chooses weights for the places of its own mask: places must be 'score'")
+    if chosen.returns_weights and rescale_named(rescale) != "none":
+        raise InputError(f"{chosen.name} chooses the weights to start from itself: they cannot be rescaled as well")
+    if invert and places != "score":
+        raise InputError("invert keeps the lowest scores, and these places have none: omit one of the two")
+
+
+def _is_method(rule: Rule) -> bool:
+    return isinstance(rule, str) and rule in METHODS and rule not in ALLOCATIONS

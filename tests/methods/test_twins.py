@@ -14,10 +14,12 @@ from ntksap.methods.grasp import grasp
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.snip import snip
 from ntksap.methods.synflow import synflow
+from ntksap.net import weight_views
 from ntksap.net.net import Net
 from ntksap.pruning.probe import Probe
 from ntksap.pruning.rounds import prune_rounds
 from ntksap.pruning.schedules import exponential
+from ntksap.pruning.selector import Selector
 from tests.cases import BY_NAME
 
 
@@ -140,7 +142,8 @@ def test_force_without_return_is_iterative_snip():
     net = Net(module)
     probe = Probe.of(net, data=case.batches(), **case.source())
     force = METHODS["force"]
-    plan = {"density": 0.2, "rounds": 6, "schedule": exponential}
+    views = weight_views({name: tuple(net.weights[name].shape) for name in net.prunable})
+    plan = {"selector": Selector(0.2, 6, exponential, views)}
     *_, without_return = prune_rounds(net, force.score, probe, regrow=False, **plan)
     *_, with_return = prune_rounds(net, force.score, probe, regrow=True, **plan)
     iterative = ntksap.prune(module, 0.8, "iterative-snip", rounds=6, data=case.batches())

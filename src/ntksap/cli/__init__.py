@@ -11,6 +11,7 @@ from ntksap._version import __version__
 
 _COMMANDS = {
     "methods": ("show_methods", "list the methods and what each needs"),
+    "allocate": ("run_allocate", "decide how many weights each layer keeps, from shapes alone"),
     "prune": ("run_prune", "choose which weights to keep, before training"),
     "diagnose": ("run_diagnose", "tell what masks leave of each layer, and whether it is used"),
     "train": ("run_train", "prune, then train: one run, which the same command resumes"),

@@ -12,7 +12,7 @@ from ntksap._base import NtksapError, write_atomically, write_json
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.engines import EngineArguments
 from ntksap.cli.live import Board, follow
-from ntksap.cli.options import DataArguments, listed, numbers
+from ntksap.cli.options import DataArguments, KeepArguments, listed, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, fitting, recipe_overrides
 from ntksap.methods import METHODS
 from ntksap.report import Cell, Mark, accuracy_figure, build_report, cells, formatted, marks, save_figure, to_csv
@@ -29,6 +29,7 @@ def run_compare(
     engine: OmitArgPrefixes[EngineArguments],
     method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
     recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
+    keep: OmitArgPrefixes[KeepArguments],
     model: str = "resnet20",
     methods: str = "ntk-sap,synflow,snip",
     sparsities: str = "0.9",
@@ -48,6 +49,7 @@ def run_compare(
         engine: Where the runs are carried out.
         method_options: Options of single methods, for those of the compared methods that have them.
         recipe_settings: Settings of the recipe to replace.
+        keep: How many weights each layer keeps, which of them, and in which pattern; the same for all methods.
         model: A model from the table.
         methods: Names from `ntksap methods` with commas between them, or all.
         sparsities: Shares of prunable weights to remove, with commas between them.
@@ -64,7 +66,13 @@ def run_compare(
     checks = ["none", *listed(sanity)]
     plan = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in numbers(int, "seeds", seeds)] + [
         settings_for(
-            method=name, sparsity=sparsity, seed=seed, sanity=check, options=fitting(name, method_options), **common
+            method=name,
+            sparsity=sparsity,
+            seed=seed,
+            sanity=check,
+            options=fitting(name, method_options),
+            **common,
+            **keep.settings(),
         )
         for name, check, sparsity, seed in itertools.product(
             names, checks, numbers(float, "sparsities", sparsities), numbers(int, "seeds", seeds)

@@ -4,12 +4,13 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from torch import nn
 
 from ntksap import models
+from ntksap._allocate import ALLOCATIONS
 from ntksap._base import InputError, global_seed
 from ntksap.data import Dataset
 from ntksap.methods import METHODS, method_named
@@ -64,6 +65,31 @@ def _factory(spec: str) -> Callable[[], Any]:
         raise InputError(f"--model {spec}: {attribute} is {type(found).__name__}, not a function or class")
     made: Callable[[], Any] = found
     return made
+
+
+@dataclass(frozen=True)
+class KeepArguments:
+    """How many weights each layer keeps, which of them, and in which pattern."""
+
+    allocation: Annotated[str | None, tyro.conf.arg(metavar="|".join([*ALLOCATIONS, "METHOD"]))] = None
+    """How many weights each layer keeps: a rule of `ntksap allocate`, or a method for the counts of its masks. By
+    default the method itself decides."""
+    places: Literal["score", "random", "balanced"] = "score"
+    """Which weights of a layer are kept: by the method's score, at random, or at random with the same number in every
+    output, input and position of a kernel."""
+    pattern: Annotated[str | None, tyro.conf.arg(metavar="N:M|transposable-2:4|block:RxC|fan-in|channel")] = None
+    """Which weights live or die together, or exclude each other."""
+    rescale: bool = False
+    """Multiply the kept weights of each layer by 1/√density before training."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the keywords of `ntksap.runs.settings_for`."""
+        return {
+            "allocation": self.allocation or "",
+            "places": self.places,
+            "pattern": self.pattern or "",
+            "rescale": self.rescale,
+        }
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ntksap._prune import warn_of_collapse
 from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, spoken, stderr, stdout
 from ntksap.cli.diagnose import print_sentences
-from ntksap.cli.options import ModelArguments, fresh_folder
+from ntksap.cli.options import KeepArguments, ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
 from ntksap.cli.progress import bars
 from ntksap.data import load
@@ -37,8 +37,8 @@ class PruneArguments:
     """How density falls over the rounds."""
     scope: Literal["global", "layer"] | None = None
     """Rank all weights together, or within each layer; the method's own by default, mostly global."""
-    floor: int = 0
-    """Weights that each layer keeps at least."""
+    floor: int | float = 0
+    """Weights that each layer keeps at least, as a number or, below 1, as a share."""
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
     """Where weight draws come from."""
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
@@ -60,6 +60,7 @@ def run_prune(
     model: OmitArgPrefixes[ModelArguments],
     pruning: OmitArgPrefixes[PruneArguments],
     method: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    keep: OmitArgPrefixes[KeepArguments],
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -69,6 +70,7 @@ def run_prune(
         model: Which model.
         pruning: How; what is not given is the method's own default.
         method: Options of single methods.
+        keep: How many weights each layer keeps, which of them, and in which pattern.
         out: A new folder for masks.safetensors, prune.json and densities.png.
         json: Print one JSON object.
     """
@@ -84,6 +86,7 @@ def run_prune(
         init=how.init,
         precision=how.precision,
         options=given(method),
+        **keep.settings(),
     )
     if out is not None:
         fresh_folder(out)

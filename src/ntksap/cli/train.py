@@ -7,7 +7,7 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import joined
 from ntksap.cli.console import print_json, stderr, stdout
-from ntksap.cli.options import DataArguments, numbers
+from ntksap.cli.options import DataArguments, KeepArguments, numbers
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
 from ntksap.cli.progress import bars
 from ntksap.runs import Place, Progress, read_result, run, settings_for
@@ -18,6 +18,7 @@ def run_train(
     data: OmitArgPrefixes[DataArguments],
     method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
     recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
+    keep: OmitArgPrefixes[KeepArguments],
     model: str = "resnet20",
     method: str = "ntk-sap",
     sparsity: float = 0.9,
@@ -27,7 +28,7 @@ def run_train(
     rounds: int | None = None,
     schedule: Literal["exponential", "linear", "one-shot"] | None = None,
     scope: Literal["global", "layer"] | None = None,
-    floor: int = 0,
+    floor: int | float = 0,
     keep_epochs: str = "",
     sync_norm: bool = True,
     out: Path = Path("runs"),
@@ -40,6 +41,7 @@ def run_train(
         data: Which data.
         method_options: Options of single methods.
         recipe_settings: Settings of the recipe to replace.
+        keep: How many weights each layer keeps, which of them, and in which pattern.
         model: A model from the table.
         method: A name from `ntksap methods`, or dense to prune nothing.
         sparsity: Share of prunable weights to remove.
@@ -49,7 +51,7 @@ def run_train(
         rounds: Rounds of pruning; the method's own by default.
         schedule: How density falls over the rounds; the method's own by default.
         scope: Rank all weights together, or within each layer; the method's own by default, mostly global.
-        floor: Weights that each layer keeps at least.
+        floor: Weights that each layer keeps at least, as a number or, below 1, as a share.
         keep_epochs: Epochs after which to keep a checkpoint, with commas: 0,40,80 (0 is before training).
         sync_norm: With several processes (torchrun), take BatchNorm's statistics over all of them.
         out: The folder that holds runs; this run is a folder in it, named by its settings.
@@ -69,8 +71,9 @@ def run_train(
         scope=scope,
         floor=floor,
         options=given(method_options),
+        **keep.settings(),
     )
-    keep = tuple(numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
+    kept = tuple(numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
     with joined(device) as (ranks, own), bars(ranks.first) as show:
 
         def on_progress(progress: Progress) -> None:
@@ -79,7 +82,7 @@ def run_train(
 
         if ranks.first and read_result(out / settings.name) is not None:
             stderr.print("this run is finished already; here is its result", highlight=False)
-        place = Place(data.data_dir, data.download, data.workers, own, keep, sync_norm)
+        place = Place(data.data_dir, data.download, data.workers, own, kept, sync_norm)
         result = run(settings, out, place, on_progress, ranks.group)
     if not ranks.first:
         return

@@ -2,6 +2,7 @@
 
 from ntksap.methods.grasp import grasp
 from ntksap.methods.homogeneity import warn_of_bends
+from ntksap.methods.layer_densities import layer_densities
 from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
 from ntksap.methods.ntk_sap import ntk_sap
@@ -14,7 +15,7 @@ from ntksap.methods.registry import METHODS, Method, Need, Option, method_named,
 from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 
-__all__ = ["METHODS", "Method", "Need", "Option", "method_named", "register", "warn_of_bends"]
+__all__ = ["METHODS", "Method", "Need", "Option", "layer_densities", "method_named", "register", "warn_of_bends"]
 
 # fmt: off
 register(Method("random", random, "keep weights at random", data="none", weight_agnostic=True))

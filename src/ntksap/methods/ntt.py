@@ -10,7 +10,7 @@ from torch import Tensor
 from ntksap._base import InputError, ScoreError
 from ntksap.methods.ntt_kernel import Halves, exact_fits, kernel_gap
 from ntksap.net import Net
-from ntksap.pruning import Masks, Probe, Schedule, first_round, kept_of, select
+from ntksap.pruning import Masks, Probe, Selector, first_round
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
 
@@ -19,11 +19,7 @@ def ntt(
     net: Net,
     probe: Probe,
     *,
-    density: float,
-    rounds: int,
-    schedule: Schedule,
-    scope: str,
-    floor: int,
+    selector: Selector,
     invert: bool,
     after: Masks | None,
     kernel_weight: Annotated[float, "weight of the kernel's distance in the loss (λ_k)"] = 1e-3,
@@ -48,6 +44,7 @@ def ntt(
     so that the weights settle. The masks bring the student's weights, and the distance ‖Θ_s − Θ_T‖ / ‖Θ_T‖ on the first
     batch before and after.
     """
+    rounds, density = selector.rounds, selector.density
     begin = first_round(rounds, after)
     if min(kernel_weight, l2, epoch_steps) < 0 or prune_lr <= 0 or refresh < 1 or projections < 1:
         raise InputError(
@@ -61,11 +58,9 @@ def ntt(
         for name, tensor in student.items():
             adam.state[tensor] = {key: after.state[f"{key}/{name}"].to(tensor.device, copy=True) for key in _MOMENTS}
 
-    def largest(weights: Mapping[str, Tensor], share: float) -> Masks:
+    def largest(weights: Mapping[str, Tensor], round: int) -> Masks:
         sign = -1 if invert else 1
-        scores = {name: sign * weights[name].detach().abs() for name in net.prunable}
-        total = sum(score.numel() for score in scores.values())
-        return Masks(select(scores, kept_of(share, total), scope=scope, floor=floor))
+        return selector.masks({name: sign * weights[name].detach().abs() for name in net.prunable}, round)
 
     def masked(weights: Mapping[str, Tensor], masks: Masks) -> dict[str, Tensor]:
         there = masks.to(net.device)
@@ -82,15 +77,14 @@ def ntt(
         apart, size = kernel_gap(net, names, leaves, masks, first, projections, draw("distance"), graph=False)
         return float((apart / size).sqrt())
 
-    before = largest(net.weights, schedule(density, 1, rounds))
+    before = largest(net.weights, 1)
     facts = {"kernel": "exact" if exact else f"projected {projections} times", "kernel_rows": first.rows}
     facts["kernel_distance_before"] = distance(net.weights, before)
     masks = after or before
     count = int(after.state[f"step/{names[0]}"]) if after else 0
     for index in range(begin, rounds + 1):
-        share = schedule(density, index, rounds)
-        if masks.kept != kept_of(share, masks.total):
-            masks = largest(student, share)
+        if selector.kept(index) != selector.kept(max(index - 1, 1)):
+            masks = largest(student, index)
         for inputs, _ in islice(probe.epoch(index - 1, labelled=False), epoch_steps or None):
             batch = Halves.of(net, inputs)
             weights = masked(student, masks)
@@ -105,7 +99,7 @@ def ntt(
             adam.step()
             count += 1
             if count % refresh == 0 and index < rounds:
-                masks = largest(student, share)
+                masks = largest(student, index)
         distances = {"kernel_distance": distance(student, masks), "steps": count}
         yield Masks(
             masks,

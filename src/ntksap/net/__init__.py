@@ -1,9 +1,11 @@
 """`Net`: any ``nn.Module`` as a pure function of its weights; its layers, initialisers, norms and precision."""
 
 from ntksap.net.initialisers import Initialiser, kaiming_normal
-from ntksap.net.layers import Selectors, by_output, is_transformers_conv1d, layer_weights, unwrap
+from ntksap.net.layers import Selectors, by_output, is_transformers_conv1d, layer_weights, prunable_names, unwrap
 from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy
 from ntksap.net.precision import arithmetic, resolve
+from ntksap.net.shell import shell
+from ntksap.net.weight_views import WeightView, weight_views
 
 __all__ = [
     "Initialiser",
@@ -11,6 +13,7 @@ __all__ = [
     "Net",
     "Norm",
     "Selectors",
+    "WeightView",
     "arguments",
     "arithmetic",
     "by_output",
@@ -20,6 +23,9 @@ __all__ = [
     "layer_weights",
     "map_tensors",
     "private_copy",
+    "prunable_names",
     "resolve",
+    "shell",
     "unwrap",
+    "weight_views",
 ]

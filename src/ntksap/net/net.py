@@ -75,7 +75,7 @@ class Net:
         self.dtype = dtype or first.dtype
         self.device = torch.device(device) if device is not None else first.device
         self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
-        self._buffers = {name: b.detach().to(self.device) for name, b in module.named_buffers()}
+        self._buffers = {name: b if b.is_meta else b.detach().to(self.device) for name, b in module.named_buffers()}
         self._autocast = autocast
         self._output = output or first_tensor
         self.loss = loss or summed_cross_entropy
@@ -223,6 +223,8 @@ class Net:
         }
 
     def _place(self, tensor: Tensor) -> Tensor:
+        if tensor.is_meta:  # a shape without values stays one
+            return tensor
         return tensor.to(self.device, self.dtype) if tensor.is_floating_point() else tensor.to(self.device)
 
 
@@ -288,4 +290,5 @@ def private_copy(module: nn.Module) -> nn.Module:
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
         ) from error
     # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
-    return skeleton.cpu().eval().requires_grad_(False)
+    skeleton._apply(lambda tensor: tensor if tensor.is_meta else tensor.cpu())
+    return skeleton.eval().requires_grad_(False)

@@ -1,29 +1,59 @@
 """From scores to masks: masks, selection, schedules, the probe, and the loop over rounds."""
 
 from ntksap.pruning import interchange
+from ntksap.pruning.allocation import (
+    RULES,
+    Allocation,
+    Floor,
+    Shapes,
+    allocation_of,
+    blocks_of,
+    classifier_of,
+    floor_of,
+    named_counts,
+)
 from ntksap.pruning.masks import Masks
+from ntksap.pruning.patterns import Pattern, pattern_named
+from ntksap.pruning.places import PLACES
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
+from ntksap.pruning.rescale import Rescale, rescale_named
 from ntksap.pruning.rounds import Pruner, Score, first_round, prune_rounds
 from ntksap.pruning.sanity import CHECKS, Sanity, shuffled
 from ntksap.pruning.schedules import Schedule, density_of, kept_of, schedule_named
 from ntksap.pruning.selection import select
+from ntksap.pruning.selector import Selector
 
 __all__ = [
     "CHECKS",
+    "PLACES",
+    "RULES",
+    "Allocation",
     "Batch",
     "Data",
+    "Floor",
     "MakeInputs",
     "Masks",
+    "Pattern",
     "Probe",
     "Pruner",
+    "Rescale",
     "Sanity",
     "Schedule",
     "Score",
+    "Selector",
+    "Shapes",
+    "allocation_of",
+    "blocks_of",
+    "classifier_of",
     "density_of",
     "first_round",
+    "floor_of",
     "interchange",
     "kept_of",
+    "named_counts",
+    "pattern_named",
     "prune_rounds",
+    "rescale_named",
     "schedule_named",
     "select",
     "shuffled",

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ntksap.pruning.rescale import Rescale, scales_of
+
 
 class Attachment:
     """Masks at work on a module: pruned weights are zero, and hooks keep them so until `remove`.
@@ -19,11 +21,15 @@ class Attachment:
     - a hook after ``load_state_dict`` on the module, since a state dict may bring dense weights or new parameters.
     """
 
-    def __init__(self, module: nn.Module, masks: Mapping[str, Tensor]) -> None:
-        for hook in list(module._load_state_dict_post_hooks.values()):
-            if isinstance(hook, Attachment):
-                hook.remove(module)
+    def __init__(self, module: nn.Module, masks: Mapping[str, Tensor], rescale: Rescale = "none") -> None:
+        before = [hook for hook in module._load_state_dict_post_hooks.values() if isinstance(hook, Attachment)]
+        for hook in before:
+            hook.remove(module)
         self._pruned = {name: ~mask for name, mask in masks.items()}
+        self._scales: dict[str, Tensor] = dict(before[0]._scales) if before else {}
+        """By what kept weights have been multiplied, where that is not 1: it must not happen twice."""
+        if rescale != "none":
+            self._rescale(module, scales_of(masks, module, rescale), known=bool(before))
         self._apply(module)
         self._module = module
         self._handle = module.register_load_state_dict_post_hook(self)
@@ -62,6 +68,31 @@ class Attachment:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         for name, pruned in self._pruned.items():
             _hold(parameters[name], pruned)
+
+    @torch.no_grad()
+    def _rescale(self, module: nn.Module, scales: Mapping[str, Tensor], *, known: bool) -> None:
+        """Multiply kept weights by what they have not been multiplied by yet.
+
+        Weights that another process has trained come without a record of that. But then all pruned ones are zero,
+        which fresh ones are not: such weights are left as they are.
+        """
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        if not known and any(pruned.any() for pruned in self._pruned.values()) and self._is_pruned(parameters):
+            self._scales = dict(scales)
+            return
+        for name, scale in scales.items():
+            factor = scale / self._scales.get(name, torch.ones(()))
+            weight = local_part(parameters[name])
+            weight.mul_(
+                (local_mask(factor, parameters[name]) if factor.dim() else factor.to(weight.device)).to(weight.dtype)
+            )
+        self._scales = dict(scales)
+
+    def _is_pruned(self, parameters: Mapping[str, nn.Parameter]) -> bool:
+        return not any(
+            torch.any(local_part(parameters[name])[local_mask(pruned, parameters[name])] != 0)
+            for name, pruned in self._pruned.items()
+        )
 
     @torch.no_grad()
     def _zero(self, module: nn.Module) -> None:

@@ -1,7 +1,6 @@
 """`Masks`: which weights of a module are kept, and how that meets the module."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ntksap._base import MaskError, sha256_of, write_atomically
-from ntksap.net import unwrap
+from ntksap.net import WeightView, unwrap, weight_views
 from ntksap.pruning.attach import Attachment, local_mask, local_part
+from ntksap.pruning.patterns import pattern_named
+from ntksap.pruning.rescale import rescale_named
+from ntksap.pruning.table import layer_table
 
 _FORMAT = "ntksap-masks"
 _WEIGHT, _STATE = "weights/", "state/"  # stand before the names of such tensors in a file
@@ -105,7 +107,7 @@ class Masks(Mapping[str, Tensor]):
         """Return the plain dictionary {name: mask} on a device."""
         return {name: mask.to(device) for name, mask in self._masks.items()}
 
-    def attach(self, module: nn.Module) -> Attachment:
+    def attach(self, module: nn.Module, *, rescale: bool | str | None = None) -> Attachment:
         """Zero the pruned weights of ``module`` and keep them zero, whatever optimizer trains it.
 
         Gradients of pruned weights become zero before the optimizer sees them. State-dict keys stay the same; deep
@@ -114,12 +116,18 @@ class Masks(Mapping[str, Tensor]):
 
         Kept weights stay as they are in ``module``: where the masks come with `weights`, call `load_weights` first.
 
+        ``rescale``: True (or ``"layer"``) multiplies the kept weights of each layer by 1/√density, once, so that its
+        outputs keep the variance that the initialiser meant; ``"unit"`` does so for each output. By default it is done
+        if the masks were made for it (``prune(..., rescale=True)``). A state dict that is loaded later is not rescaled,
+        nor are weights that are pruned already, such as those of a checkpoint: they were before they were trained.
+
         Limits: an optimizer that already holds momentum from before still moves the pruned weights, and so does one
         that mixes the entries of a matrix, such as Muon: ``attach(...).guard(optimizer)`` covers both. Pickling the
         whole module (not its state dict) loses the hooks: attach again after loading.
         """
         self.check(module)
-        return Attachment(unwrap(module), self._masks)
+        how = self.info.get("rescale", "none") if rescale is None else rescale
+        return Attachment(unwrap(module), self._masks, rescale_named(how))
 
     @torch.no_grad()
     def load_weights(self, module: nn.Module) -> None:
@@ -163,6 +171,21 @@ class Masks(Mapping[str, Tensor]):
             torch.any(local_part(parameters[name].detach())[local_mask(~mask, parameters[name])] != 0)
             for name, mask in self.items()
         )
+
+    def obeys(self, pattern: str, module: nn.Module | None = None) -> bool:
+        """Return whether every mask obeys a pattern, see `ntksap.pruning.pattern_named`.
+
+        ``module``: the model, for masks that were not made here with that pattern and of layers whose weight does not
+        begin with its outputs (transposed convolutions, GPT-2's own linear layer).
+
+        >>> Masks({"fc.weight": torch.tensor([[True, False, True, False]])}).obeys("2:4")
+        True
+        """
+        chosen = pattern_named(pattern)
+        views = weight_views({name: tuple(mask.shape) for name, mask in self.items()}, module)
+        for name, groups in self.info.get("inputs_first", {}).items():
+            views[name] = WeightView(views[name].shape, groups)
+        return all(chosen.obeys(views[name].matrices(mask)) for name, mask in self.items())
 
     def save(self, path: str | Path) -> None:
         """Write the masks to a safetensors file, all of it or nothing."""
@@ -208,20 +231,4 @@ class Masks(Mapping[str, Tensor]):
         return f"Masks({len(self)} layers, kept {self.kept:,} of {self.total:,}, density {self.density:.4%})"
 
     def __str__(self) -> str:
-        rows = [("layer", "shape", "kept/total", "density")]
-        for layer in self.layers():
-            shape = "×".join(str(size) for size in layer["shape"])
-            rows.append((layer["name"], shape, *_counts(layer["kept"], layer["total"])))
-        rows.append(("total", "", *_counts(self.kept, self.total)))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = [
-            f"{name:<{widths[0]}}  {shape:>{widths[1]}}  {kept:>{widths[2]}}  {density:>{widths[3]}}"
-            for name, shape, kept, density in rows
-        ]
-        rule = "─" * len(lines[0])
-        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
-
-
-def _counts(kept: int, total: int) -> tuple[str, str]:
-    share = kept / total if total else math.nan
-    return f"{kept:,}/{total:,}", f"{share:.2%}"
+        return layer_table((layer["name"], layer["shape"], layer["kept"]) for layer in self.layers())

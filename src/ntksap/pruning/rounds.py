@@ -9,15 +9,14 @@ from ntksap._base import InputError, ScoreError
 from ntksap.net import Net
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.probe import Probe
-from ntksap.pruning.schedules import Schedule, kept_of
-from ntksap.pruning.selection import select
+from ntksap.pruning.selector import Selector
 
 Score: TypeAlias = Callable[[Net, Mapping[str, Tensor], Probe], dict[str, Tensor]]
 """(net, masks on the net's device, probe of this round) → {name: score}, larger = keep."""
 
 Pruner: TypeAlias = Callable[..., Iterator[Masks]]
-"""A whole pruning: ``pruner(net, probe=…, density=…, rounds=…, schedule=…, scope=…, floor=…, invert=…, after=…)``, as
-`prune_rounds` has them, yields the masks after each round t = 1…T, whose ``info`` says ``round`` t and ``rounds`` T."""
+"""A whole pruning: ``pruner(net, probe=…, selector=…, invert=…, after=…)``, as `prune_rounds` has them, yields the
+masks after each round t = 1…T, whose ``info`` says ``round`` t and ``rounds`` T."""
 
 
 def prune_rounds(
@@ -25,21 +24,19 @@ def prune_rounds(
     score: Score,
     probe: Probe,
     *,
-    density: float,
-    rounds: int,
-    schedule: Schedule,
+    selector: Selector,
     regrow: bool = False,
-    scope: str = "global",
-    floor: int = 0,
     invert: bool = False,
     after: Masks | None = None,
 ) -> Iterator[Masks]:
-    """Yield the masks after each round t = 1…T, of which exactly round(d_t · total) weights are kept.
+    """Yield the masks after each round t = 1…T, of which exactly round(d_t · total) weights are kept, or as
+    many as the selector's pattern allows.
 
     Pruned weights never return unless ``regrow``; ``invert`` keeps the lowest scores. With ``after``, masks that were
     yielded earlier, the loop resumes after their round and ends with the same masks, since each round's randomness
     depends on the seed and the round alone.
     """
+    rounds = selector.rounds
     masks = after or Masks.ones({name: net.weights[name] for name in net.prunable})
     for index in range(first_round(rounds, after), rounds + 1):
         scores = score(net, masks.to(net.device), probe.at(index))
@@ -50,9 +47,8 @@ def prune_rounds(
             )
         if invert:
             scores = {name: -values for name, values in scores.items()}
-        kept = kept_of(schedule(density, index, rounds), masks.total)
-        within = None if regrow else masks
-        masks = Masks(select(scores, kept, within=within, scope=scope, floor=floor), {"round": index, "rounds": rounds})
+        masks = selector.masks(scores, index, within=None if regrow else masks)
+        masks.info |= {"round": index, "rounds": rounds}
         if index == rounds and probe.ranks.size > 1:
             probe.ranks.agree("masks", masks.sha256)
         yield masks

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from ntksap._base import InputError, ScoreError
-from ntksap.pruning.threshold import Bools, Floats, nth_largest
+from ntksap.net import WeightView
+from ntksap.pruning.allocation import Floor, floor_of
+from ntksap.pruning.apportion import apportion
+from ntksap.pruning.group_selection import select_groups, views_for
+from ntksap.pruning.patterns import Cap, Pattern, Tie
+from ntksap.pruning.threshold import Bools, Floats, flat, ranked, top
 
 
 def select(
@@ -16,12 +21,19 @@ def select(
     *,
     within: Mapping[str, Tensor] | None = None,
     scope: str = "global",
-    floor: int = 0,
+    floor: Floor = 0,
+    counts: Mapping[str, int] | None = None,
+    pattern: Pattern | None = None,
+    views: Mapping[str, WeightView] | None = None,
+    loose: bool = False,
 ) -> dict[str, Tensor]:
     """Return masks that keep exactly ``kept`` weights: those with the largest scores, ties to the lower index.
 
     Time grows linearly with the number of weights: they are counted, not sorted. Beside scores and masks, memory holds
     no more than another mask and, with ``within``, the scores that may be kept once more.
+
+    With a pattern, the nearest number that it allows is kept: scores are summed over what is tied together, and of what
+    excludes each other the largest are kept.
 
     Args:
         scores: {name: scores}, any shapes, finite.
@@ -29,7 +41,12 @@ def select(
         within: {name: bool}, the weights that may be kept; all of them by default.
         scope: ``"global"`` ranks all weights together; ``"layer"`` ranks within each layer, which keeps its
             proportional share of ``kept`` (largest remainders, so that the sum is exact).
-        floor: how many weights each layer keeps at least (fewer only where a layer has fewer).
+        floor: how many weights each layer keeps at least, or which share of them (fewer only where a layer has fewer).
+        counts: {name: kept}, how many weights each layer keeps; ``kept``, ``scope`` and ``floor`` then do not matter.
+        pattern, views: what is tied together or excludes each other, and how each weight reads; by default
+            outputs come first.
+        loose: a pattern that caps may be exceeded where ``kept`` asks for it: before the last round. What it allows is
+            kept first, so that a later selection can still obey.
 
     >>> select({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0, 2.0])}, 2)
     {'a': tensor([ True, False]), 'b': tensor([ True, False])}
@@ -37,64 +54,62 @@ def select(
     if scope not in ("global", "layer"):
         raise InputError(f"scope is 'global' or 'layer', not {scope!r}")
     _check(scores)
-    values = [_ranked(tensor) for tensor in scores.values()]
-    free = [None if within is None else _flat(within[name]) for name in scores]
+    if isinstance(pattern, Tie):
+        return select_groups(scores, kept, within, scope, floor, counts, pattern, views)
+    values = [ranked(tensor) for tensor in scores.values()]
+    free = [None if within is None else flat(within[name]) for name in scores]
+    tiers: list[Sequence[Bools | None]] = [free]
+    if pattern is not None:  # what may be kept together first, then the others
+        allowed = [
+            _allowed(pattern, view, scores[name], f)
+            for (name, view), f in zip(views_for(scores, views), free, strict=True)
+        ]
+        others = [~c if f is None else f & ~c for f, c in zip(free, allowed, strict=True)]
+        tiers = [allowed, others] if loose else [allowed]
+        if not loose:
+            kept = min(kept, sum(int(np.count_nonzero(c)) for c in allowed))
+            free = list(allowed)
     room = [v.size if f is None else int(np.count_nonzero(f)) for v, f in zip(values, free, strict=True)]
-    if not 1 <= kept <= sum(room):
+    if counts is None and not 1 <= kept <= sum(room):
         raise InputError(f"cannot keep {kept} of {sum(room)} weights")
-    least = [min(floor, r) for r in room]
-    if sum(least) > kept:
+    least = [min(floor_of(floor, v.size), r) for v, r in zip(values, room, strict=True)]
+    if counts is None and sum(least) > kept:
         raise InputError(f"a floor of {floor} weights per layer needs {sum(least)} weights, but only {kept} are kept")
 
-    if scope == "layer":
-        shares = _apportion(kept, [v.size for v in values], least, room)
-        chosen = [_top([v], [f], share)[0] for v, f, share in zip(values, free, shares, strict=True)]
-    elif floor == 0:
-        chosen = _top(values, free, kept)
+    if counts is not None:
+        shares = [min(counts[name], r) for name, r in zip(scores, room, strict=True)]
+    elif scope == "layer":
+        shares = apportion(kept, [v.size for v in values], least, room)
     else:
-        chosen = [_top([v], [f], count)[0] for v, f, count in zip(values, free, least, strict=True)]
-        rest = [~c if f is None else f & ~c for f, c in zip(free, chosen, strict=True)]
-        chosen = [c | more for c, more in zip(chosen, _top(values, rest, kept - sum(least)), strict=True)]
+        shares = least
+    chosen = [np.zeros(v.shape, np.bool_) for v in values]
+    for index, (v, share) in enumerate(zip(values, shares, strict=True)):
+        for tier in tiers:
+            chosen[index] = _more([v], [chosen[index]], [tier[index]], share)[0]
+    if counts is None and scope == "global":
+        for tier in tiers:
+            chosen = _more(values, chosen, tier, kept)
     return {
         name: torch.from_numpy(c).view(tensor.shape) for (name, tensor), c in zip(scores.items(), chosen, strict=True)
     }
 
 
-def _top(values: Sequence[Floats], free: Sequence[Bools | None], count: int) -> list[Bools]:
-    """Mark the ``count`` largest free values of all arrays together; equal values go to the earlier place.
-
-    ``free`` is None where all values of an array are free.
-    """
-    if count == 0:
-        return [np.zeros(v.shape, np.bool_) for v in values]
-    kind = np.result_type(*values)
-    threshold = nth_largest([v.astype(kind, copy=False) for v in values], free, count)
-    marks = [v > threshold for v in values]
-    for f, m in zip(free, marks, strict=True):
-        if f is not None:
-            m &= f
-    missing = count - sum(int(np.count_nonzero(m)) for m in marks)
-    for v, f, m in zip(values, free, marks, strict=True):
-        if missing == 0:
-            break
-        ties = np.flatnonzero(v == threshold if f is None else f & (v == threshold))[:missing]
-        m[ties] = True
-        missing -= ties.size
-    return marks
+def _more(values: Sequence[Floats], chosen: list[Bools], free: Sequence[Bools | None], count: int) -> list[Bools]:
+    """Choose the largest free values until ``count`` are chosen, or nothing is free."""
+    has = [int(np.count_nonzero(c)) for c in chosen]
+    if sum(has) >= count:
+        return chosen
+    if any(has):
+        free = [~c if f is None else f & ~c for f, c in zip(free, chosen, strict=True)]
+    room = sum(v.size if f is None else int(np.count_nonzero(f)) for v, f in zip(values, free, strict=True))
+    more = top(values, free, min(count - sum(has), room))
+    return [c | m for c, m in zip(chosen, more, strict=True)] if any(has) else more
 
 
-def _apportion(kept: int, sizes: Sequence[int], least: Sequence[int], most: Sequence[int]) -> list[int]:
-    """Split ``kept`` in proportion to ``sizes``, each share between its least and its most, the sum exact."""
-    quotas = np.array(sizes) * (kept / sum(sizes))
-    lower, upper = np.array(least), np.array(most)
-    shares = np.clip(np.floor(quotas).astype(np.int64), lower, upper)
-    while (gap := kept - int(shares.sum())) != 0:
-        # One more (or one less) for the layers that are furthest below (above) their quota and can still move.
-        step = 1 if gap > 0 else -1
-        movable = np.flatnonzero(shares < upper if step > 0 else shares > lower)
-        order = movable[np.argsort(-step * (quotas - shares)[movable], kind="stable")]
-        shares[order[: abs(gap)]] += step
-    return [int(s) for s in shares]
+def _allowed(pattern: Cap, view: WeightView, scores: Tensor, free: Bools | None) -> Bools:
+    ranked = view.matrices(scores.detach().cpu())
+    open_ = torch.ones(scores.shape, dtype=torch.bool) if free is None else torch.from_numpy(free).view(scores.shape)
+    return flat(view.tensor(pattern.candidates(ranked, view.matrices(open_))))
 
 
 def _check(scores: Mapping[str, Tensor]) -> None:
@@ -109,14 +124,3 @@ def _check(scores: Mapping[str, Tensor]) -> None:
         else "pass precision='float64' (--precision float64)"
     )
     raise ScoreError(f"layer {name!r}: {bad} of {tensor.numel()} scores are NaN or infinite; {remedy}")
-
-
-def _ranked(scores: Tensor) -> Floats:
-    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    ranked: Floats = scores.detach().to("cpu", wide).contiguous().flatten().numpy()
-    return ranked
-
-
-def _flat(mask: Tensor) -> Bools:
-    flat: Bools = mask.detach().cpu().contiguous().flatten().numpy()
-    return flat

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 Floats = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]
@@ -75,4 +77,40 @@ def _values(keys: Integers, kind: np.dtype[Any]) -> Floats:
     signed = keys.view(f"i{kind.itemsize}")
     flips = ~signed >> (8 * kind.itemsize - 1) | np.iinfo(signed.dtype).min
     values: Floats = (signed ^ flips).view(kind)
+    return values
+
+
+def top(values: Sequence[Floats], free: Sequence[Bools | None], count: int) -> list[Bools]:
+    """Mark the ``count`` largest free values of all arrays together; equal values go to the earlier place.
+
+    ``free`` is None where all values of an array are free.
+    """
+    if count == 0:
+        return [np.zeros(v.shape, np.bool_) for v in values]
+    kind = np.result_type(*values)
+    threshold = nth_largest([v.astype(kind, copy=False) for v in values], free, count)
+    marks = [v > threshold for v in values]
+    for f, m in zip(free, marks, strict=True):
+        if f is not None:
+            m &= f
+    missing = count - sum(int(np.count_nonzero(m)) for m in marks)
+    for v, f, m in zip(values, free, marks, strict=True):
+        if missing == 0:
+            break
+        ties = np.flatnonzero(v == threshold if f is None else f & (v == threshold))[:missing]
+        m[ties] = True
+        missing -= ties.size
+    return marks
+
+
+def ranked(scores: Tensor) -> Floats:
+    """Return scores as a flat array of float32, or float64 if they are."""
+    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    values: Floats = scores.detach().to("cpu", wide).contiguous().flatten().numpy()
+    return values
+
+
+def flat(mask: Tensor) -> Bools:
+    """Return a mask as a flat array."""
+    values: Bools = mask.detach().cpu().contiguous().flatten().numpy()
     return values

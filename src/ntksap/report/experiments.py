@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from ntksap.methods import METHODS
 from ntksap.report.reading import Run
 from ntksap.report.table import Cell, cells
-from ntksap.runs import DENSE, label_of
+from ntksap.runs import DENSE, Settings, label_of
 
 _IDENTITY = ("model", "data", "recipe")
 _GRID = (*_IDENTITY, "method", "sanity", "sparsity", "seed")
@@ -105,7 +105,8 @@ def _method(run: Run, runs: Sequence[Run]) -> str:
 
 
 def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in settings.items() if key not in (*_GRID, "options")}
+    usual = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
+    rest = {key: value for key, value in {**usual, **settings}.items() if key not in (*_GRID, "options")}
     options = settings.get("options")
     return {**rest, **(options if isinstance(options, dict) else {})}
 

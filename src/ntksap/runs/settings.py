@@ -12,10 +12,11 @@ import numpy
 import torch
 
 from ntksap._base import InputError, toml, unknown
+from ntksap._prune import check_combination
 from ntksap._version import __version__
 from ntksap.methods import METHODS, method_named
 from ntksap.net.kernels import library
-from ntksap.pruning import CHECKS, Sanity, density_of, schedule_named
+from ntksap.pruning import CHECKS, Floor, Rescale, Sanity, density_of, rescale_named, schedule_named
 from ntksap.training import Recipe, not_default
 
 DENSE = "dense"
@@ -33,12 +34,16 @@ class Pruning:
     rounds: int = 1
     schedule: str = "exponential"
     scope: str = "global"
-    floor: int = 0
+    floor: Floor = 0
     init: str = "kaiming_normal"
     precision: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
     samples_per_class: int = 10
     prune_batch: int = 256
+    allocation: str = ""
+    places: str = "score"
+    pattern: str = ""
+    rescale: Rescale = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +104,16 @@ def pruning_for(
     rounds: int | None = None,
     schedule: str | None = None,
     scope: str | None = None,
-    floor: int = 0,
+    floor: Floor = 0,
     init: str = "kaiming_normal",
     precision: str = "auto",
     options: Mapping[str, Any] | None = None,
     samples_per_class: int = 10,
     prune_batch: int = 256,
+    allocation: str = "",
+    places: str = "score",
+    pattern: str = "",
+    rescale: bool | str = "none",
     recipe: Recipe | None = None,
 ) -> Pruning:
     """Return checked settings of a pruning, with the method's defaults filled in (some of them from the recipe)."""
@@ -118,6 +127,9 @@ def pruning_for(
     chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
+    check_combination(chosen, scope, places, allocation or None, pattern or None, rescale, sanity == "invert")
+    if sanity == "shuffle" and (places != "score" or pattern):
+        raise InputError("shuffle moves masks to random places, whatever places and pattern say: use places='random'")
     inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
     return Pruning(
         method=method,
@@ -137,6 +149,10 @@ def pruning_for(
         },
         samples_per_class=samples_per_class,
         prune_batch=prune_batch,
+        allocation=allocation,
+        places=places,
+        pattern=pattern,
+        rescale=rescale_named(rescale),
     )
 
 

@@ -62,7 +62,8 @@ class TrainState:
     Args:
         model: the module, with its initial weights. It is trained itself, not a copy.
         recipe: how.
-        masks: attached to the model (see `Masks.attach`), so that pruned weights are zero and stay so.
+        masks: attached to the model (see `Masks.attach`), so that pruned weights are zero and stay so; kept ones are
+            rescaled if the masks were made for it.
         seed: decides the order of images, augmentation, and what the model draws in its forward pass.
         device: where to train; the model is moved there. By default it stays where it is.
         group: a process group that shares each batch (DDP), such as ``torch.distributed.group.WORLD``; every process
@@ -139,7 +140,13 @@ class TrainState:
         self.epoch = read_checkpoint(path, self.model, self.optimizer, self._identity())
 
     def _identity(self) -> dict[str, object]:
-        return {"seed": self.seed, "masks": self.masks.sha256 if self.masks else None, **self.recipe.stated()}
+        rescale = self.masks.info.get("rescale") if self.masks else None
+        return {
+            "seed": self.seed,
+            "masks": self.masks.sha256 if self.masks else None,
+            **({"rescale": rescale} if rescale else {}),
+            **self.recipe.stated(),
+        }
 
 
 def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:

@@ -5,8 +5,10 @@
 
 from ntksap.methods.moments import attention, norms, pooling, shapes  # noqa: F401  they fill the table
 from ntksap.methods.moments.activations import elementwise
+from ntksap.methods.moments.initial import initial_moments
 from ntksap.methods.moments.linear import product
 from ntksap.methods.moments.table import RULES, MomentTensor, NoRuleWarning, module_rules, moments_of, rule
+from ntksap.methods.moments.uniform import Uniform
 from ntksap.methods.moments.value import Moments, Weight, certain, fixed, noise
 
 __all__ = [
@@ -14,10 +16,12 @@ __all__ = [
     "MomentTensor",
     "Moments",
     "NoRuleWarning",
+    "Uniform",
     "Weight",
     "certain",
     "elementwise",
     "fixed",
+    "initial_moments",
     "module_rules",
     "moments_of",
     "noise",

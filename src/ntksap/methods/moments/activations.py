@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntksap.methods.moments.table import moments_of, rule
+from ntksap.methods.moments.uniform import thinned, widened
 from ntksap.methods.moments.value import Moments
 
 
@@ -37,6 +38,7 @@ def apply(x: Moments, effect: Callable[[Tensor, Tensor, Tensor], Effect]) -> Mom
     A change of the masks moves squares in proportion and leaves the gains alone, as the paper's derivative leaves open
     gates open.
     """
+    shape, x = x.shape, thinned(x)
     with torch.no_grad():
         known = x.mean.square()
         total = (x.square - known).clamp_min(0)
@@ -45,12 +47,15 @@ def apply(x: Moments, effect: Callable[[Tensor, Tensor, Tensor], Effect]) -> Mom
         mean = x.mean if x.mean.any() else x.mean.new_zeros(())
         correlation = (shared / total).nan_to_num(nan=0.0).clamp(0, 1) if shared.any() else shared.new_zeros(())
         z = effect(mean, total, correlation)
-    return Moments(
-        x.square * z.square,
-        x.square * z.cross + x.cross * z.cross_gain,
-        x.tangent * z.gain,
-        x.tangent_cross * z.cross_gain,
-        z.mean.expand_as(x.mean),
+    return widened(
+        Moments(
+            x.square * z.square,
+            x.square * z.cross + x.cross * z.cross_gain,
+            x.tangent * z.gain,
+            x.tangent_cross * z.cross_gain,
+            z.mean,
+        ),
+        shape,
     )
 
 
@@ -85,18 +90,26 @@ def quadrature(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Ten
     Where E z² = 0 but φ(0) ≠ 0 there is nothing to be in proportion to, and that constant is left out.
     """
     centre, deviation = mean.float(), variance.sqrt().float()  # φ itself is what takes time, and single precision does
-    values, slopes = ([torch.zeros_like(deviation) for _ in range(4)] for _ in range(2))
-    for node, weight in zip(*_nodes(), strict=True):
+    shape = torch.broadcast_shapes(centre.shape, deviation.shape)
+    sums = torch.zeros(8, *shape, dtype=centre.dtype, device=centre.device)
+    nodes, weights = _nodes()
+    step = len(nodes) if sums.numel() <= _SMALL else 1  # all nodes at once, where that does not take much memory
+    for start in range(0, len(nodes), step):
+        node, weight = (torch.tensor(part[start : start + step]).to(centre) for part in (nodes, weights))
         with torch.enable_grad():
-            at = (centre + deviation * node).requires_grad_()
+            at = (
+                (centre + deviation * node.view(-1, *[1] * len(shape)))
+                .expand(len(node), *shape)
+                .clone()
+                .requires_grad_()
+            )
             value = function(at)
             (slope,) = torch.autograd.grad(value, at, torch.ones_like(value))
-        for sums, here in ((values, value.detach()), (slopes, slope)):
-            sums[0].add_(here, alpha=weight)
-            sums[1].add_(here, alpha=weight * node)
-            sums[2].add_(here, alpha=weight * (node * node - 1) / math.sqrt(2))
-            sums[3].addcmul_(here, here, value=weight)
-    values, slopes = ([part.to(variance) for part in sums] for sums in (values, slopes))
+        for half, here in enumerate((value.detach(), slope)):
+            terms = torch.stack([weight, weight * node, weight * (node * node - 1) / math.sqrt(2)]) @ here.flatten(1)
+            sums[4 * half : 4 * half + 3] += terms.view(3, *shape)
+            sums[4 * half + 3] += (weight @ here.square().flatten(1)).view(shape)
+    values, slopes = list(sums[:4].to(variance)), list(sums[4:].to(variance))
     product, cross_gain = (_series(sums, correlation) for sums in (values, slopes))
     size = variance + mean.square()
     square, cross = (
@@ -106,12 +119,17 @@ def quadrature(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Ten
     return Effect(values[0], square, slopes[3], cross_gain, cross)
 
 
+_SMALL = 2**17
+"""Numbers of which there may be one for each node at once."""
+
+
 def _series(sums: list[Tensor], correlation: Tensor) -> Tensor:
     first, linear, bent = (part.square() for part in sums[:3])
     beyond = (sums[3] - first - linear - bent).clamp_min(0)
     return first + correlation * (linear + correlation * (bent + correlation * beyond))
 
 
+@lru_cache
 def _nodes() -> tuple[list[float], list[float]]:
     """Points and weights of the mean over N(0, 1): the trapezoidal rule, which for smooth φ is exact to 10⁻⁵ so."""
     at = torch.arange(-7, 8, dtype=torch.float64) * 0.6

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ntksap.methods.moments import uniform
 from ntksap.methods.moments.table import moments_of, rule
+from ntksap.methods.moments.uniform import Uniform
 from ntksap.methods.moments.value import Moments, Weight
 from ntksap.net.kernels import conv2d
 
@@ -32,21 +34,26 @@ def product(function: Bilinear, a: Moments, b: Moments) -> Moments:
 @rule("mul")
 def mul(a: Any, b: Any) -> Moments:
     """Entry by entry. Exact for independent factors (a gate and what it gates, a branch and its scale)."""
-    return product(torch.mul, *_placed(a, b))
+    a, b = _placed(a, b)
+    shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
+    return uniform.widened(product(torch.mul, uniform.thinned(a), uniform.thinned(b)), shape)
 
 
 @rule("add")
 def add(a: Any, b: Any, *, alpha: float = 1) -> Moments:
     """E[(a+b)²] = E a² + E b² + 2 E a · E b: exact for branches that are independent given their means."""
     a, b = _placed(a, b if alpha == 1 else mul(b, alpha))
+    shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
+    a, b = uniform.thinned(a), uniform.thinned(b)
     both = 2 * _finite(a.mean) * _finite(b.mean)
-    return Moments(
+    sums = Moments(
         a.square + b.square + both,
         a.cross + b.cross + both,
         a.tangent + b.tangent,
         a.tangent_cross + b.tangent_cross,
         a.mean + b.mean,
     )
+    return uniform.widened(sums, shape)
 
 
 @rule("sub")
@@ -83,19 +90,23 @@ def rdiv(a: Moments, b: Any) -> Moments:
 @rule("linear")
 def linear(x: Any, weight: Any, bias: Any = None) -> Moments:
     """Exact: weights have mean 0 and are independent of the input."""
-    return _layer(functional.linear, x, weight, bias, channel=-1)
+    return _layer(functional.linear, x, weight, bias, channel=-1, outputs=0)
 
 
 @rule("addmm")
 def addmm(bias: Any, x: Any, weight: Any) -> Moments:
     """bias + x @ weight, a linear layer whose weight stands the other way round."""
-    return _layer(torch.matmul, x, weight, bias, channel=-1)
+    return _layer(torch.matmul, x, weight, bias, channel=-1, outputs=-1)
 
 
 def _convolution(
     function: Callable[..., Tensor], x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
 ) -> Moments:
     """Exact as to squares with padding, stride and groups; tangents of far positions meet by `cross` alone."""
+
+    if isinstance(weight, Uniform):
+        y = uniform.convolution(function, moments_of(x), weight, args, kwargs)
+        return _biased(y, bias, channel=-weight.mask.dim() + 1)
 
     def convolve(inputs: Tensor, kernel: Tensor) -> Tensor:
         if function is functional.conv2d and isinstance(weight, Weight):  # the kernel is a mask
@@ -105,13 +116,19 @@ def _convolution(
     return _layer(convolve, x, weight, bias, channel=-moments_of(weight).like.dim() + 1)
 
 
-def _layer(function: Bilinear, x: Any, weight: Any, bias: Any, *, channel: int) -> Moments:
+def _layer(function: Bilinear, x: Any, weight: Any, bias: Any, *, channel: int, outputs: int = 0) -> Moments:
     """A layer's product and its bias, which is added along dimension ``channel`` (from the end)."""
     x, weight = moments_of(x), moments_of(weight)
-    if isinstance(weight, Weight) and x.square.dim() > 1:
+    if isinstance(weight, Uniform):
+        y = uniform.linear(x, weight, weight.mask.shape[outputs])
+    elif isinstance(weight, Weight) and x.square.dim() > 1:
         y = _masked(function, x, weight.mask, weight.scale)
     else:
         y = product(function, x, weight)
+    return _biased(y, bias, channel=channel)
+
+
+def _biased(y: Moments, bias: Any, *, channel: int) -> Moments:
     if bias is None:
         return y
     shape = [-1] + [1] * (-channel - 1)
@@ -179,8 +196,13 @@ for _function in (
 
 def _placed(a: Any, b: Any) -> tuple[Moments, Moments]:
     """Both as moments, in the dtype and on the device of the one that is."""
-    like = (a if isinstance(a, Moments) else b).square
-    return tuple(moments_of(part).each(lambda field: field.to(like)) for part in (a, b))  # type: ignore[return-value]
+    like = (a if isinstance(a, Moments) else b).like
+    return tuple(  # type: ignore[return-value]
+        part
+        if isinstance(part, Moments) and part.like.dtype == like.dtype
+        else moments_of(part).each(lambda f: f.to(like))
+        for part in (a, b)
+    )
 
 
 def _finite(mean: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ntksap.methods.moments.linear import add, mul
 from ntksap.methods.moments.table import moments_of, rule
+from ntksap.methods.moments.uniform import thin, thinned, widened
 from ntksap.methods.moments.value import Moments
 
 
@@ -27,14 +28,14 @@ def batch_norm(
     Tangents are divided by V but not centred, since the mean is a constant. Approximate: V stands for the variance of a
     particular draw, whose relative spread falls with the fan-in.
     """
-    over = [0, *range(2, x.square.dim())]
+    over, full, x = [0, *range(2, len(x.shape))], x.shape, thinned(x)
     scale = 1 / (x.variance.detach().mean(over, keepdim=True) + eps)
-    zero = torch.zeros_like(x.square)
-    shape = [1, -1] + [1] * (x.square.dim() - 2)
+    zero = torch.zeros_like(scale)
+    shape = [1, -1] + [1] * (len(full) - 2)
     if weight is not None:  # it has the shape of the scale: one product for both
-        scale = scale * moments_of(weight).square.view(shape)
+        scale = scale * thin(moments_of(weight).square.view(shape))
     normal = Moments(x.variance * scale, zero, x.tangent * scale, x.tangent_cross * scale, zero)
-    return _affine(normal, None, bias, shape)
+    return _affine(widened(normal, full), None, bias, shape)
 
 
 @rule("layer_norm")
@@ -65,10 +66,12 @@ def normalize(x: Moments, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> M
 
 
 def _within(x: Moments, over: list[int], weight: Any, bias: Any, eps: float, *, centre: bool) -> Moments:
+    full = x.shape
     if centre:
         x = add(x, -x.mean.mean(over, keepdim=True))
+    x = thinned(x)
     normal = _scaled(x, x.square.detach().mean(over, keepdim=True) + eps)
-    return _affine(normal, weight, bias, None)
+    return _affine(widened(normal, full), weight, bias, None)
 
 
 def _scaled(x: Moments, size: Tensor) -> Moments:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntksap.methods.moments.table import field_by_field, moments_of, rule
+from ntksap.methods.moments.uniform import thinned, widened
 from ntksap.methods.moments.value import FIELDS, Moments
 
 _METHODS = (
@@ -75,6 +76,11 @@ def masked_fill(x: Moments, where: Tensor, value: Any) -> Moments:
 @rule("embedding")
 def embedding(ids: Tensor, table: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Rows of a table. Two inputs have other tokens, so they share nothing."""
-    rows = table.each(lambda field: functional.embedding(ids, field))
-    zero = torch.zeros_like(rows.square)
+    one = thinned(table)
+    if all(getattr(one, name).shape[0] == 1 for name in FIELDS):  # all rows are alike: none is looked up
+        wide = torch.Size([*ids.shape, table.shape[1]])
+        rows = widened(one.each(lambda field: field.view(*[1] * ids.dim(), -1)), wide)
+    else:
+        rows = table.each(lambda field: functional.embedding(ids, field))
+    zero = torch.zeros((), dtype=rows.like.dtype, device=rows.like.device).expand(rows.shape)
     return Moments(rows.square, zero, rows.tangent, zero, rows.mean)

@@ -92,9 +92,17 @@ class MomentTensor(Tensor):
 
 def _opened(args: Any, kwargs: Any) -> Any:
     """Return the arguments with moments in place of the tensors that carry them."""
-    if kwargs or any(isinstance(x, tuple | list | dict) for x in args):
-        return tree_map_only(MomentTensor, lambda x: x.moments, (args, kwargs))
-    return tuple(x.moments if isinstance(x, MomentTensor) else x for x in args), kwargs
+    return tuple(_open(value) for value in args), {name: _open(value) for name, value in kwargs.items()}
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, MomentTensor):
+        return value.moments
+    if type(value) is tuple or type(value) is list:  # by far the most; a tree of any other kind takes its time
+        return type(value)(_open(item) for item in value)
+    if isinstance(value, tuple | list | dict):
+        return tree_map_only(MomentTensor, lambda x: x.moments, value)
+    return value
 
 
 def moments_of(value: Any) -> Moments:
@@ -129,17 +137,28 @@ def field_by_field(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if args and isinstance(args[0], Weight):  # still a weight when it is transposed or cut
         weight, *rest = args
         moved = func(weight.mask, *rest, **kwargs)
-        parts = [Weight(part, weight.scale) for part in (moved if isinstance(moved, tuple | list) else [moved])]
+        parts = [weight.moved(part) for part in (moved if isinstance(moved, tuple | list) else [moved])]
         return parts[0] if isinstance(moved, Tensor) else parts
-    results = []
-    for name in FIELDS:
-        one_args, one_kwargs = tree_map_only(Moments, operator.attrgetter(name), (args, kwargs))
-        results.append(func(*one_args, **one_kwargs))
+    if (
+        args
+        and isinstance(args[0], Moments)
+        and all(isinstance(value, _PLAIN) for value in (*args[1:], *kwargs.values()))
+    ):
+        results = [func(getattr(args[0], name), *args[1:], **kwargs) for name in FIELDS]
+    else:
+        results = []
+        for name in FIELDS:
+            one_args, one_kwargs = tree_map_only(Moments, operator.attrgetter(name), (args, kwargs))
+            results.append(func(*one_args, **one_kwargs))
     if isinstance(results[0], Tensor):
         return Moments(*results)
     if isinstance(results[0], tuple | list):
         return [Moments(*parts) for parts in zip(*results, strict=True)]
     return results[0]
+
+
+_PLAIN = (int, float, str, torch.Size, torch.dtype, type(None))
+"""What holds no moments: most functions have nothing else beside their first argument, and then no tree is searched."""
 
 
 @contextmanager

@@ -40,6 +40,11 @@ class Moments:
         return self.square
 
     @property
+    def shape(self) -> torch.Size:
+        """The shape of x."""
+        return self.like.shape
+
+    @property
     def variance(self) -> Tensor:
         """E over weights of the variance over inputs."""
         return self.square - self.cross
@@ -47,8 +52,8 @@ class Moments:
 
 def noise(like: Tensor) -> Moments:
     """Return the moments of standard normal inputs, independent from entry to entry."""
-    zero = torch.zeros_like(like)
-    return Moments(torch.ones_like(like), zero, zero, zero, zero)
+    zero, one = (torch.tensor(n, dtype=like.dtype, device=like.device).expand(like.shape) for n in (0.0, 1.0))
+    return Moments(one, zero, zero, zero, zero)
 
 
 def certain(value: Tensor) -> Moments:
@@ -84,10 +89,14 @@ class Weight(Moments):
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Weight":
         """As `Moments.each`; the scale stays."""
-        return Weight(function(self.mask), self.scale)
+        return self.moved(function(self.mask))
+
+    def moved(self, mask: Tensor) -> "Weight":
+        """Return the weight with its entries elsewhere."""
+        return Weight(mask, self.scale)
 
 
 def fixed(square: Tensor, mean: Tensor) -> Moments:
     """Return the moments of a parameter that is not perturbed; all inputs share it."""
-    zero = torch.zeros_like(square)
+    zero = torch.zeros((), dtype=square.dtype, device=square.device).expand(square.shape)
     return Moments(square, square, zero, zero, mean)

@@ -1,0 +1,121 @@
+"""From a rule to an allocation: how many weights each layer of a module keeps."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from ntksap._base import InputError, unknown
+from ntksap.methods import METHODS, layer_densities
+from ntksap.net import Initialiser, Net, Selectors, prunable_names, shell, unwrap
+from ntksap.pruning import (
+    RULES,
+    Allocation,
+    Floor,
+    MakeInputs,
+    Masks,
+    Probe,
+    Shapes,
+    allocation_of,
+    classifier_of,
+    density_of,
+    floor_of,
+    kept_of,
+    named_counts,
+)
+
+Rule: TypeAlias = str | Mapping[str, float] | Masks | Allocation
+"""A name (see `ALLOCATIONS`), a user's mapping, or masks or an allocation whose counts are taken."""
+
+ALLOCATIONS: dict[str, str] = {
+    "uniform": "the same density everywhere",
+    "equal": "the same number everywhere, at most a layer's size",
+    "erk": "Erdős–Rényi kernel: density ∝ Σ dims / Π dims of the weight",
+    "erk+": "erk with the classifier dense",
+    "ntk-sap": "NTK-SAP in closed form, one number per layer",
+}
+"""The rules by name; beside them, the name of any method stands for the counts of its masks."""
+
+
+def shapes_of(model: nn.Module, include: Selectors = None, exclude: Selectors = None) -> Shapes:
+    """Return the shape of each prunable weight."""
+    parameters = dict(unwrap(model).named_parameters())
+    return {name: tuple(parameters[name].shape) for name in prunable_names(unwrap(model), include, exclude)}
+
+
+def allocation_for(
+    model: nn.Module,
+    sparsity: float | None,
+    rule: Rule,
+    *,
+    floor: Floor = 1,
+    block_floor: Floor = 0,
+    blocks: Sequence[str] | None = None,
+    rest: str = "uniform",
+    rescale: bool = False,
+    rounds: int = 20,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    init: str | Initialiser = "kaiming_normal",
+    include: Selectors = None,
+    exclude: Selectors = None,
+) -> Allocation:
+    """As `ntksap.allocate`, but for the rules that are methods."""
+    shapes = shapes_of(model, include, exclude)
+    density = None if sparsity is None else density_of(sparsity)
+    bounds = {"floor": floor, "block_floor": block_floor, "blocks": blocks}
+    if isinstance(rule, Masks | Allocation):
+        return _counted(rule, shapes, density, bounds)
+    if isinstance(rule, Mapping):
+        given: Mapping[str, float] = rule  # type: ignore[assignment]
+        fixed = named_counts(shapes, given)
+        if rest not in RULES:
+            raise unknown("rule for the other layers", rest, RULES)
+        return allocation_of(shapes, density, RULES[rest](shapes), fixed=fixed, info={"rule": "given"}, **bounds)  # type: ignore[arg-type]
+    if rule not in ALLOCATIONS:
+        raise unknown("allocation", rule, [*ALLOCATIONS, *(name for name in METHODS if name not in ALLOCATIONS)])
+    if density is None:
+        raise InputError(f"allocation {rule!r} needs a sparsity")
+    info: dict[str, Any] = {"rule": rule}
+    if rule == "ntk-sap":
+        net = Net(shell(model), output=output, init=init, include=include, exclude=exclude, device=_device(model))
+        probe = Probe.of(net, input_shape=input_shape, inputs=inputs)
+        least = {name: floor_of(floor, math.prod(shape)) / max(1, math.prod(shape)) for name, shape in shapes.items()}
+        found = layer_densities(net, probe, density, rounds=rounds, least=least, rescale=rescale)
+        info |= {"rescale": rescale, "rounds": rounds}
+        return allocation_of(
+            shapes,
+            density,
+            {n: d * math.prod(shapes[n]) for n, d in found.items()},
+            info=info,
+            **bounds,  # type: ignore[arg-type]
+        )
+    if rule == "erk+":
+        name = classifier_of(shapes)
+        if math.prod(shapes[name]) >= kept_of(density, sum(math.prod(shape) for shape in shapes.values())):
+            raise InputError(f"erk+ keeps {name!r} dense, which alone has more weights than are to be kept: use erk")
+        fixed = {name: math.prod(shapes[name])}
+        return allocation_of(shapes, density, RULES["erk"](shapes), fixed=fixed, info=info, **bounds)  # type: ignore[arg-type]
+    return allocation_of(shapes, density, RULES[rule](shapes), info=info, **bounds)  # type: ignore[arg-type]
+
+
+def _counted(given: Masks | Allocation, shapes: Shapes, density: float | None, bounds: Mapping[str, Any]) -> Allocation:
+    """Return the counts of masks or of an allocation as they are, or in proportion if another density is asked for."""
+    have = {n: tuple(m.shape) for n, m in given.items()} if isinstance(given, Masks) else given.shapes
+    if have != dict(shapes):
+        names = sorted(set(have.items()) ^ set(shapes.items()))
+        raise InputError(f"the counts are for another model, or for other prunable layers: {names[0][0]!r} differs")
+    counts = {n: int(m.sum()) for n, m in given.items()} if isinstance(given, Masks) else dict(given)
+    rule = given.info.get("method", "masks") if isinstance(given, Masks) else given.info.get("rule", "given")
+    if density is None or kept_of(density, given.total) == sum(counts.values()):
+        return Allocation(counts, shapes, {"rule": rule})
+    quotas = {name: float(count) for name, count in counts.items()}
+    return allocation_of(shapes, density, quotas, info={"rule": rule}, **bounds)
+
+
+def _device(model: nn.Module) -> torch.device:
+    first = next(iter(unwrap(model).parameters()))
+    return torch.device("cpu") if first.is_meta else first.device

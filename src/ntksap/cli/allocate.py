@@ -1,0 +1,68 @@
+"""``ntksap allocate``."""
+
+from pathlib import Path
+
+from tyro.conf import OmitArgPrefixes
+
+from ntksap._base import write_json
+from ntksap._prune import allocate
+from ntksap.cli.console import print_json, stdout
+from ntksap.cli.options import ModelArguments, listed
+
+
+def run_allocate(
+    model: OmitArgPrefixes[ModelArguments],
+    sparsity: float = 0.9,
+    rule: str = "erk",
+    floor: int | float = 1,
+    block_floor: int | float = 0,
+    blocks: str = "",
+    rescale: bool = False,
+    rounds: int = 20,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Decide how many weights each layer keeps, from the shapes of the model alone.
+
+    Args:
+        model: Which model.
+        sparsity: Share of prunable weights to remove, 0 ≤ sparsity < 1.
+        rule: uniform, equal, erk, erk+, ntk-sap (its closed form with one number per layer), or a method that needs no
+            data, for the counts of its masks.
+        floor: What each layer keeps at least, as a number of weights or, below 1, as a share.
+        block_floor: What each block keeps at least, likewise.
+        blocks: Patterns of names with commas, one for each block; by default the numbered parts of the model.
+        rescale: Take kept weights to be rescaled before training (ntk-sap).
+        rounds: Rounds of ntk-sap.
+        out: Write the result to this JSON file.
+        json: Print one JSON object.
+    """
+    module, shape = model.build()
+    plan = allocate(
+        module,
+        sparsity,
+        rule,
+        floor=floor,
+        block_floor=block_floor,
+        blocks=listed(blocks) or None,
+        rescale=rescale,
+        rounds=rounds,
+        input_shape=shape,
+    )
+    result = {
+        "model": model.model,
+        "sparsity": sparsity,
+        **plan.info,
+        "kept": plan.kept,
+        "total": plan.total,
+        "density": plan.density,
+        "layers": plan.layers(),
+    }
+    if out is not None:
+        write_json(out, result)
+    if json:
+        print_json(result)
+        return
+    stdout.print(str(plan), highlight=False)
+    if out is not None:
+        stdout.print(f"Wrote {out}", highlight=False)

@@ -1,0 +1,108 @@
+"""NTK-SAP in closed form with one number per layer: nothing grows with the number of weights."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ntksap._base import InputError
+from ntksap.methods import moments
+from ntksap.methods.moments import MomentTensor, Uniform, initial_moments, module_rules
+from ntksap.net import Net, map_tensors
+from ntksap.pruning import Probe, Schedule, schedule_named
+
+Reals = npt.NDArray[np.float64]
+
+
+def layer_densities(
+    net: Net,
+    probe: Probe,
+    density: float,
+    *,
+    rounds: int = 20,
+    schedule: Schedule | None = None,
+    least: Mapping[str, float] | None = None,
+    rescale: bool = False,
+) -> dict[str, float]:
+    """Return the density of each layer, {name: d_l}, whose mean over all weights is ``density``.
+
+    K is the expected trace of the neural tangent kernel (see `ntk_sap_analytic`) with every mask entry of layer l equal
+    to d_l. From d_l = 1, in round t of T, with s_l = (∂ log K/∂d_l)/N_l, the score of each of the layer's N_l weights:
+
+        d_l ← d_l · erfc(τ/(s_l √2)),   τ such that Σ_l N_l d_l = d^(t/T) · N
+
+    which is the share of the weights with s_l·|ξ| > τ, ξ ~ N(0, 1): what `ntk_sap_analytic` keeps on average.
+
+    Args:
+        net: a module whose weights are not looked at; they may be on the meta device.
+        probe: the inputs, of which only the shapes count.
+        density: d.
+        rounds, schedule: T, and the density after each round.
+        least: {name: density} that a layer keeps at least.
+        rescale: kept weights have the variance σ²/d_l in place of σ², as they will where masks are attached with
+            ``rescale=True``. Without it, what is removed from a residual branch lowers the scores of the rest.
+    """
+    schedule = schedule or schedule_named("exponential")
+    sizes = np.array([math.prod(net.weights[name].shape) for name in net.prunable], np.float64)
+    bound = np.array([(least or {}).get(name, 0.0) for name in net.prunable])
+    variances, fixed = initial_moments(net)
+    found = np.ones(len(sizes))
+    for index in range(1, rounds + 1):
+        scores = _scores(net, probe, found, fixed, variances, rescale) / sizes
+        found = _shrunk(found, scores, sizes, np.minimum(bound, found), schedule(density, index, rounds))
+    return dict(zip(net.prunable, found.tolist(), strict=True))
+
+
+def _scores(
+    net: Net,
+    probe: Probe,
+    densities: Reals,
+    fixed: Mapping[str, moments.Moments],
+    variances: Mapping[str, float],
+    rescale: bool,
+) -> Reals:
+    """Return ∂ log K/∂d_l of each layer."""
+    leaves = torch.tensor(densities, dtype=torch.float64, requires_grad=True)
+    parameters = {name: MomentTensor(known) for name, known in fixed.items()}
+    for name, leaf, value in zip(net.prunable, leaves, densities, strict=True):
+        scale = variances[name] / (value if rescale and value > 0 else 1.0)
+        shape = torch.empty(net.weights[name].shape, device="meta", dtype=torch.float64)
+        parameters[name] = MomentTensor(Uniform(leaf, shape, torch.tensor(scale, dtype=torch.float64)))
+    ones = probe.ones(torch.float64)
+    inputs = map_tensors(ones, lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
+    with module_rules(net._skeleton):
+        output = net(parameters, inputs)
+    assert isinstance(output, MomentTensor)
+    trace = output.moments.tangent.sum()
+    if not trace.requires_grad or not float(trace.detach()) > 0:
+        raise InputError("no prunable layer reaches the output, so the closed form cannot tell them apart")
+    (gradient,) = torch.autograd.grad(trace.log(), leaves)
+    return gradient.clamp_min(0).numpy()
+
+
+def _shrunk(
+    densities: Reals,
+    scores: Reals,
+    sizes: Reals,
+    bound: Reals,
+    density: float,
+) -> Reals:
+    """Return max(bound, d_l · erfc(τ/(s_l √2))) with the τ that leaves this density; found by halving an interval."""
+    wanted = density * sizes.sum()
+    if wanted >= densities @ sizes:
+        return densities
+
+    def at(tau: float) -> Reals:
+        ratio = torch.from_numpy(
+            np.divide(tau, scores * math.sqrt(2), out=np.full_like(scores, 40.0), where=scores > 0)
+        )
+        left: Reals = np.maximum(bound, densities * torch.erfc(ratio).numpy())
+        return left
+
+    low, high = 0.0, float(scores.max()) * 40
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle) @ sizes > wanted else (low, middle)
+    return at(high)

@@ -1,0 +1,56 @@
+"""A copy of a module without the values of its parameters: what is known from its code and shapes alone."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntksap._base import InputError
+from ntksap.net.layers import unwrap
+
+
+def shell(module: nn.Module) -> nn.Module:
+    """Return a copy whose parameters are on the meta device: shapes without values, which take no memory.
+
+    Buffers keep their values. Those of a module that was made on the meta device have none; they are computed where the
+    module says how (``reset_running_stats``, or ``_init_weights`` of transformers).
+    """
+    module = unwrap(module)
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in module.parameters()
+    }
+    copied = copy.deepcopy(module, memo)
+    for path, part in copied.named_modules():
+        empty = [key for key, buffer in part._buffers.items() if buffer is not None and buffer.is_meta]
+        if empty:
+            _fill(copied, path, part, empty)
+    return copied
+
+
+def _fill(root: nn.Module, path: str, part: nn.Module, keys: list[str]) -> None:
+    for key in keys:
+        buffer = part._buffers[key]
+        assert buffer is not None
+        part._buffers[key] = torch.full(buffer.shape, _unset(buffer), dtype=buffer.dtype)
+    reset, initialise = getattr(part, "reset_running_stats", None), getattr(root, "_init_weights", None)
+    with torch.no_grad():
+        if callable(reset):
+            reset()
+        elif callable(initialise):
+            initialise(part)
+    for key in keys:
+        buffer = part._buffers[key]
+        assert buffer is not None
+        if buffer.isnan().any() or (buffer == _unset(buffer)).any():
+            raise InputError(
+                f"buffer {f'{path}.{key}'.lstrip('.')!r} has no values on the meta device: make the module with its "
+                "buffers on the CPU (accelerate.init_empty_weights() does)"
+            )
+
+
+def _unset(buffer: Tensor) -> float | int | bool:
+    if buffer.is_floating_point():
+        return math.nan
+    return False if buffer.dtype == torch.bool else torch.iinfo(buffer.dtype).min

@@ -1,0 +1,78 @@
+"""How a weight tensor reads as matrices (outputs × inputs), one for each position of a kernel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
+
+from ntksap.net.layers import is_transformers_conv1d, unwrap
+
+
+@dataclass(frozen=True)
+class WeightView:
+    """The order of a weight's dimensions.
+
+    Args:
+        shape: of the weight.
+        inputs_first: 0 if outputs come first, as in linear layers and convolutions: (outputs, inputs, kernel…). Else
+            (inputs, outputs, kernel…) in so many groups: transposed convolutions, and with 1 GPT-2's own linear layer.
+
+    >>> import torch
+    >>> WeightView((6, 4, 3, 3)).matrices(torch.zeros(6, 4, 3, 3)).shape
+    torch.Size([9, 6, 4])
+    """
+
+    shape: tuple[int, ...]
+    inputs_first: int = 0
+
+    def matrices(self, tensor: Tensor) -> Tensor:
+        """Return the weight (or its mask, or its scores) as (positions of the kernel, outputs, inputs)."""
+        if tensor.dim() < 2:
+            return tensor.reshape(1, 1, -1)
+        if self.inputs_first:  # (groups · inputs, outputs, kernel…) → (groups · outputs, inputs, kernel…)
+            grouped: Tensor = tensor.unflatten(0, (self.inputs_first, -1))
+            tensor = grouped.transpose(1, 2).flatten(0, 1)
+        return tensor.flatten(2).permute(2, 0, 1) if tensor.dim() > 2 else tensor.unsqueeze(0)
+
+    def tensor(self, matrices: Tensor) -> Tensor:
+        """Return a tensor of ``shape`` from what `matrices` returned."""
+        if len(self.shape) < 2:
+            return matrices.reshape(self.shape)
+        groups = max(self.inputs_first, 1)
+        first = self.shape[1] if self.inputs_first else self.shape[0] // groups  # outputs of one group
+        back = matrices.permute(1, 2, 0)  # (outputs, inputs, positions)
+        if self.inputs_first:
+            back = back.unflatten(0, (groups, first)).transpose(1, 2).flatten(0, 1)
+        return back.reshape(self.shape)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Positions of the kernel, outputs, inputs (of one group)."""
+        total = 1
+        for size in self.shape:
+            total *= size
+        if len(self.shape) < 2:
+            return 1, 1, total
+        groups = max(self.inputs_first, 1)
+        outputs, inputs = self.shape[:2]
+        if self.inputs_first:
+            outputs, inputs = self.shape[1] * groups, self.shape[0] // groups
+        return total // (outputs * inputs) if outputs * inputs else 0, outputs, inputs
+
+
+def weight_views(shapes: Mapping[str, tuple[int, ...]], module: nn.Module | None = None) -> dict[str, WeightView]:
+    """Return the view of each named weight; without the module that owns them, outputs are taken to come first."""
+    owners: dict[str, nn.Module] = {}
+    if module is not None:
+        for path, part in unwrap(module).named_modules(remove_duplicate=False):
+            owners |= {f"{path}.{key}".lstrip("."): part for key in part._parameters}
+    return {name: WeightView(tuple(shape), _inputs_first(owners.get(name))) for name, shape in shapes.items()}
+
+
+def _inputs_first(owner: nn.Module | None) -> int:
+    if owner is None:
+        return 0
+    if isinstance(owner, _ConvTransposeNd):
+        return owner.groups
+    return int(is_transformers_conv1d(owner))

@@ -1,0 +1,143 @@
+"""`Selector`: what decides, besides the scores, which weights are kept after each round of a pruning."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ntksap._base import InputError
+from ntksap.net import WeightView
+from ntksap.pruning.allocation import Allocation, Floor, allocation_of, uniform
+from ntksap.pruning.apportion import apportion
+from ntksap.pruning.group_selection import whole_groups
+from ntksap.pruning.masks import Masks
+from ntksap.pruning.patterns import Cap, Pattern, Tie
+from ntksap.pruning.places import balanced_masks, random_scores
+from ntksap.pruning.schedules import Schedule, kept_of
+from ntksap.pruning.selection import select
+
+
+@dataclass(frozen=True)
+class Selector:
+    """How many weights are kept after each round, in which layers and in which pattern.
+
+    Args:
+        density: final density d.
+        rounds, schedule: after round t exactly round(d_t · total) weights are kept.
+        views: the prunable weights, their shapes and how they read.
+        scope: ``"global"``, or ``"layer"``, which is the uniform allocation.
+        floor: what each layer keeps at least, where all weights are ranked together.
+        allocation: what each layer keeps in the end, {name: kept}; it keeps this in the pattern's units. In round t a
+            layer of final density d_l has about the schedule's density for d_l.
+        pattern: what is tied together or excludes each other.
+    """
+
+    density: float
+    rounds: int
+    schedule: Schedule
+    views: Mapping[str, WeightView]
+    scope: str = "global"
+    floor: Floor = 0
+    allocation: Mapping[str, int] | None = None
+    pattern: Pattern | None = None
+    _counts: dict[str, int] | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.scope not in ("global", "layer"):
+            raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
+        given = self.allocation
+        if given is None and self.scope == "layer":
+            shapes = {name: view.shape for name, view in self.views.items()}
+            given = allocation_of(shapes, self.density, uniform(shapes), floor=self.floor)
+        object.__setattr__(self, "_counts", None if given is None else self.fitted(given))
+
+    @property
+    def total(self) -> int:
+        """How many weights could be pruned."""
+        return sum(math.prod(view.shape) for view in self.views.values())
+
+    def is_final(self, round: int) -> bool:
+        """Return whether the density after a round is the final one."""
+        return self.schedule(self.density, round, self.rounds) == self.density
+
+    def kept(self, round: int) -> int:
+        """Return how many weights are kept after a round, as far as a pattern allows."""
+        if self.is_final(round) and self._counts is not None:
+            return sum(self._counts.values())
+        return kept_of(self.schedule(self.density, round, self.rounds), self.total)
+
+    def fitted(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the counts that a pattern allows which are nearest to ``counts``."""
+        views = {name: self.views[name] for name in counts}
+        if isinstance(self.pattern, Cap):
+            most = [self.pattern.capacity(view) for view in views.values()]
+            shares = apportion(min(sum(counts.values()), sum(most)), [*counts.values()], [0] * len(most), most)
+            return dict(zip(counts, shares, strict=True))
+        if isinstance(self.pattern, Tie):
+            units = [self.pattern.unit(view) for view in views.values()]
+            groups = whole_groups([*counts.values()], units, [self.pattern.count(view) for view in views.values()])
+            sizes = [math.prod(view.shape) for view in views.values()]  # groups at an edge are smaller
+            return {n: min(g * u, s) for n, g, u, s in zip(counts, groups, units, sizes, strict=True)}
+        return dict(counts)
+
+    def masks(self, scores: Mapping[str, Tensor], round: int, within: Mapping[str, Tensor] | None = None) -> Masks:
+        """Return the masks after a round, given its scores; ``within``: only weights that these still keep."""
+        kept = self.kept(round)
+        counts = None if self._counts is None else self._at(round, within)
+        return Masks(
+            select(
+                {name: scores[name] for name in self.views},
+                kept,
+                within=within,
+                floor=self.floor,
+                counts=counts,
+                pattern=self.pattern,
+                views=self.views,
+                loose=not self.is_final(round),
+            )
+        )
+
+    def _at(self, round: int, within: Mapping[str, Tensor] | None) -> dict[str, int]:
+        """Return what each layer keeps after a round: between its final number and what it still has."""
+        final = self._counts
+        assert final is not None
+        if self.is_final(round):
+            return final
+        sizes = {name: math.prod(view.shape) for name, view in self.views.items()}
+        alive = sizes if within is None else {name: int(within[name].sum()) for name in sizes}
+        quotas = [
+            sizes[name] * self.schedule(count / sizes[name], round, self.rounds) if sizes[name] else 0.0
+            for name, count in final.items()
+        ]
+        least = [min(final[name], alive[name]) for name in final]
+        kept = max(sum(least), min(self.kept(round), sum(alive.values())))
+        return dict(zip(final, apportion(kept, quotas, least, [alive[name] for name in final]), strict=True))
+
+    def placed(self, places: str, seed: int, counts: Mapping[str, int] | None = None) -> Masks:
+        """Return final masks that no scores decide: ``"random"`` or ``"balanced"`` places, see `ntksap.pruning.places`.
+
+        ``counts``: what each layer keeps, by default the allocation.
+        """
+        counts = self._counts if counts is None else self.fitted(counts)
+        assert counts is not None
+        if places == "balanced":
+            return Masks(balanced_masks(counts, self.views, self.pattern, seed))
+        scores = random_scores({name: self.views[name] for name in counts}, seed)
+        kept = sum(counts.values())
+        return Masks(select(scores, kept, counts=counts, pattern=self.pattern, views=self.views))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is worth knowing about final masks: their allocation, and what their pattern made of it."""
+        facts: dict[str, Any] = {}
+        if self.allocation is not None:
+            facts["allocation"] = (
+                self.allocation.info.get("rule") if isinstance(self.allocation, Allocation) else "given"
+            )
+        if self.pattern is not None:
+            facts["pattern"] = self.pattern.name
+            facts["asked"] = kept_of(self.density, self.total)
+            if first := {name: view.inputs_first for name, view in self.views.items() if view.inputs_first}:
+                facts["inputs_first"] = first
+        return facts
