@@ -12,6 +12,7 @@ from ntksap.net.initialisers import Initialiser, initialiser
 from ntksap.net.kernels import native_layers, sparse_layers
 from ntksap.net.layers import Selectors, prunable_names, unwrap
 from ntksap.net.norms import Norms
+from ntksap.net.recomputation import NoRecomputation
 from ntksap.net.unfused import plain_kernels
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
@@ -83,6 +84,7 @@ class Net:
         self._skeleton = private_copy(module)
         self._places = _places(self._skeleton)
         self._norms = Norms(self._skeleton)
+        self._recomputation = NoRecomputation(self._skeleton)
         # Convolutions on a CPU are faster with the channels as the innermost dimension.
         self._convolutions = sum(isinstance(part, nn.Conv2d) for part in module.modules())
         self._channels_last = self.device.type == "cpu" and self._convolutions > 0
@@ -209,7 +211,7 @@ class Net:
             # As torch.func.functional_call does, without its checks, which cost as much as a small net.
             for slots, key, name, _ in self._places:
                 slots[key] = laid_out(tensors[name])
-            with self._norms.using(**norms), bfloat16:
+            with self._norms.using(**norms), bfloat16, self._recomputation.evaluating():
                 output = self._output(self._skeleton(*args, **kwargs))
         finally:
             for slots, key, _, own in self._places:
@@ -281,8 +283,11 @@ def _places(module: nn.Module) -> list[Place]:
 
 def private_copy(module: nn.Module) -> nn.Module:
     """Return a copy on the CPU, in evaluation mode and without gradients, that can be worked with freely."""
+    # A tensor that is computed from parameters and held by a module (by the older weight_norm) has no copy of its own.
+    held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    memo = {id(tensor): tensor.detach().clone() for tensor in held if not tensor.is_leaf}
     try:
-        skeleton = copy.deepcopy(module)
+        skeleton = copy.deepcopy(module, memo)
     except Exception as error:
         raise InputError(
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
