@@ -15,7 +15,7 @@ class Attachment:
 
     Four hooks, because each covers a way in which weights change:
 
-    - a gradient hook on each parameter: pruned weights count in no norm, and most optimizers add exactly 0. FSDP2 writes
+    - a gradient hook on each parameter: pruned weights are in no norm, and most optimizers add exactly 0. FSDP2 writes
       the gradients of sharded parameters itself, past autograd, but calls the hooks that come after accumulation;
     - a hook after each step of any optimizer of torch, for the steps that are not 0 where the gradient is: Adam's in
       float16, where 0/(√0 + ε) is 0/0, those that mix the entries of a matrix (Muon, Shampoo, SOAP), and momentum from
