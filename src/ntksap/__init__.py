@@ -14,6 +14,7 @@ from ntksap._base import (
     InputError,
     MaskError,
     MemoryWarning,
+    NotPrunableWarning,
     NtksapError,
     ScoreError,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Masks",
     "MemoryWarning",
     "Net",
+    "NotPrunableWarning",
     "NtksapError",
     "Probe",
     "Round",

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of
 from ntksap.methods import method_named, warned
-from ntksap.net import Initialiser, Net, Selectors, arithmetic, resolve, unwrap
+from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of
 from ntksap.pruning import Data, MakeInputs, Masks, Probe, Round, density_of, schedule_named
 
 
@@ -132,6 +132,7 @@ def prune_steps(
         device=device,
         **arithmetic(precision_of(model, method, precision, device)),
     )
+    warn_of(left_out(model, include, exclude))
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
     probe = Probe.of(

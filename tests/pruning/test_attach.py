@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 import ntksap
 from ntksap import Masks
-from ntksap.net.layers import prunable_names
+from ntksap.net.prunable import prunable_names
 from tests.cases import BY_NAME, CASES, conv_bn
 
 OPTIMIZERS = {

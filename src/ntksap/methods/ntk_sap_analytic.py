@@ -62,16 +62,27 @@ def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple
 def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
     """Return E θ² and E θ of each parameter under the initialiser: for a prunable one two numbers, the mean 0.
 
-    A parameter that the initialiser leaves as it is, or sets to fixed values, keeps these values; one that it draws has
-    two numbers over all its entries, spread to its shape.
+    Exact for what a known initialiser draws, else from some draws. A parameter that the initialiser leaves as it is, or
+    sets to fixed values, keeps these values; one that it draws has two numbers over all its entries, spread to its
+    shape.
     """
     if net not in _PARAMETERS:
+        known = net.variances()
         count = sum(tensor.numel() for tensor in net.weights.values())
         draws = [net.draw("moments", index) for index in range(max(2, min(_DRAWS, _NUMBERS // count)))]
         _PARAMETERS[net] = {
-            name: _two([draw[name].cpu() for draw in draws], name in net.prunable) for name in net.weights
+            name: _exact(known[name], weight, name in net.prunable)
+            if name in known
+            else _two([draw[name].cpu() for draw in draws], name in net.prunable)
+            for name, weight in net.weights.items()
         }
     return _PARAMETERS[net]
+
+
+def _exact(variance: float, weight: Tensor, prunable: bool) -> tuple[Tensor, Tensor]:
+    square = torch.tensor(variance, dtype=torch.float64)
+    zero = torch.zeros_like(square)
+    return (square, zero) if prunable else (square.expand(weight.shape), zero.expand(weight.shape))
 
 
 def _two(drawn: list[Tensor], prunable: bool) -> tuple[Tensor, Tensor]:

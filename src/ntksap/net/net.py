@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ntksap._base import InputError, global_seed
-from ntksap.net.initialisers import Initialiser, initialiser
+from ntksap.net.initialisers import Initialiser, initialiser, variances
 from ntksap.net.kernels import native_layers, sparse_layers
-from ntksap.net.layers import Selectors, prunable_names, unwrap
+from ntksap.net.layers import unwrap
 from ntksap.net.norms import Norms
+from ntksap.net.prunable import Selectors, prunable_names
 from ntksap.net.recomputation import NoRecomputation
 from ntksap.net.unfused import plain_kernels
 
@@ -42,7 +43,7 @@ class Net:
             first tensor, and an object or dict by its ``logits``.
         loss: (output, labels) → summed loss, for the methods that need one. Cross-entropy by default.
         init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
-        include, exclude: what is prunable, see `ntksap.net.layers.prunable_names`.
+        include, exclude: what is prunable, see `ntksap.net.prunable.prunable_names`.
         dtype, device: where to compute; the module's own by default.
         autocast: evaluate in bfloat16 what torch's autocast deems fit; weights, outputs and derivatives stay in dtype.
 
@@ -175,6 +176,10 @@ class Net:
                 )  # what the initialiser leaves alone must not depend on earlier draws
             self._init(self._skeleton)
             return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
+
+    def variances(self) -> dict[str, float]:
+        """Return the exact variance of what `draw` draws, by name, where it is known; the mean is 0 there."""
+        return variances(self._init, self._skeleton)
 
     def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, kept: Kept, **norms: Any) -> Tensor:
         tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
