@@ -178,7 +178,7 @@ def trace_finite_difference(
         generator = generator_of(seed, "difference", index)
         moved = dict(jacobian.weights)
         for name, mask in jacobian.masks.items():
-            delta = torch.randn(mask.shape, generator=generator) * math.sqrt(epsilon)
+            delta = torch.randn(mask.shape, generator=generator, dtype=torch.float32) * math.sqrt(epsilon)
             moved[name] = moved[name] + delta.to(moved[name]) * mask
         return float((jacobian.values(moved) - here).double().square().sum()) / epsilon
 

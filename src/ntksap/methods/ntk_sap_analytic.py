@@ -38,7 +38,7 @@ def ntk_sap_analytic(
     scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
     if noise:
         for name, score in scores.items():
-            xi = torch.randn(score.shape, generator=probe.generator("ties", name))
+            xi = torch.randn(score.shape, generator=probe.generator("ties", name), dtype=torch.float32)
             score *= xi.abs_().to(score.device)
     return scores
 

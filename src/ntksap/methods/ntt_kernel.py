@@ -120,7 +120,8 @@ def _kernel(
             rows = _rows(net, names, weights, keep, inputs, batch.norm, signs[half], graph)
         else:
             # One input at a time: a backward pass through the others would only add zeros.
-            unit = torch.eye(batch.outputs).to(batch.teacher).view(batch.outputs, 1, *batch.teacher.shape[1:])
+            shape = batch.outputs, 1, *batch.teacher.shape[1:]
+            unit = torch.eye(batch.outputs, dtype=torch.float32).to(batch.teacher).view(shape)
             singles = [sliced(inputs, i, i + 1, count) for i in range(count)]
             rows = torch.cat([_rows(net, names, weights, keep, x, batch.norm, unit, graph) for x in singles])
         sides.append(rows)

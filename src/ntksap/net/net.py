@@ -44,7 +44,7 @@ class Net:
         loss: (output, labels) → summed loss, for the methods that need one. Cross-entropy by default.
         init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
         include, exclude: what is prunable, see `ntksap.net.prunable.prunable_names`.
-        dtype, device: where to compute; the module's own by default.
+        dtype, device: where to compute; the module's own by default, but at least single precision.
         autocast: evaluate in bfloat16 what torch's autocast deems fit; weights, outputs and derivatives stay in dtype.
 
     >>> net = Net(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
@@ -74,7 +74,7 @@ class Net:
         self.prunable = prunable_names(module, include, exclude)
         self.trainable = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         first = next(iter(module.parameters()))
-        self.dtype = dtype or first.dtype
+        self.dtype = dtype or torch.promote_types(first.dtype, torch.float32)  # scores and kernels need 24 bits
         self.device = torch.device(device) if device is not None else first.device
         self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
         self._buffers = {name: b.detach().to(self.device) for name, b in module.named_buffers()}

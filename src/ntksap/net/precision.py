@@ -7,7 +7,8 @@ import torch
 from ntksap._base import unknown
 
 PRECISIONS = {
-    "auto": "bfloat16 where the device is fast at it and the method's ranking bears it, else the model's own",
+    "auto": "bfloat16 where the device is fast at it and the method's ranking bears it, else the model's own, for one "
+    "in float16 float32",
     "float32": "float32 throughout",
     "bfloat16": "products in bfloat16, weights, sums and statistics in float32",
     "float64": "float64 throughout, where float32 overflows",
@@ -26,7 +27,7 @@ def resolve(precision: str, own: torch.dtype, device: torch.device, *, bears_bfl
         return precision
     if own == torch.float32 and bears_bfloat16 and fast_at_bfloat16(device):
         return "bfloat16"
-    return str(own).removeprefix("torch.")
+    return str(own).removeprefix("torch.") if own != torch.float16 else "float32"  # whose range scores leave
 
 
 def arithmetic(resolved: str) -> dict[str, Any]:
