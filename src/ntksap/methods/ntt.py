@@ -72,6 +72,7 @@ def ntt(
         return {**net.weights, **{n: weights[n] * there[n] if n in there else weights[n] for n in names}}
 
     first = Halves.of(net, next(probe.epoch(0, labelled=False))[0])
+    first.check(net)
     exact = kernel == "exact" or (kernel == "auto" and exact_fits(net, names, first))
 
     def draw(*key: int | str) -> torch.Generator | None:

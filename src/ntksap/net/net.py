@@ -121,6 +121,11 @@ class Net:
             self._forward(weights, inputs, kept, batch=True, taken=taken)
         return taken
 
+    @property
+    def eps(self) -> float:
+        """The relative rounding error of an evaluation."""
+        return torch.finfo(torch.bfloat16 if self._autocast else self.dtype).eps
+
     def norm_buffers(self) -> dict[str, Tensor]:
         """Return the normalisation layers' running means, variances and counts, as the module has them."""
         names = [f"{path}.{key}".lstrip(".") for path, norm in self._norms.layers.items() for key in norm._buffers]
