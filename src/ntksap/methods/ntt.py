@@ -103,6 +103,9 @@ def ntt(
                 raise ScoreError(f"NTT diverged at step {count + 1}: lower kernel_weight or prune_lr ({prune_lr})")
             adam.zero_grad()
             loss.backward()
+            for tensor in student.values():
+                if tensor.grad is None:  # the output does not depend on it; Adam would keep no state
+                    tensor.grad = torch.zeros_like(tensor)
             adam.step()
             count += 1
             if count % refresh == 0 and index < rounds:

@@ -13,7 +13,7 @@ from ntksap.net.kernels import native_layers, sparse_layers
 from ntksap.net.layers import unwrap
 from ntksap.net.norms import Norms
 from ntksap.net.prunable import Selectors, prunable_names
-from ntksap.net.recomputation import NoRecomputation
+from ntksap.net.recomputation import refuse_recomputation, uncheckpointed
 from ntksap.net.unfused import plain_kernels
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
@@ -85,7 +85,7 @@ class Net:
         self._skeleton = private_copy(module)
         self._places = _places(self._skeleton)
         self._norms = Norms(self._skeleton)
-        self._recomputation = NoRecomputation(self._skeleton)
+        refuse_recomputation(self._skeleton)
         # Convolutions on a CPU are faster with the channels as the innermost dimension.
         self._convolutions = sum(isinstance(part, nn.Conv2d) for part in module.modules())
         self._channels_last = self.device.type == "cpu" and self._convolutions > 0
@@ -221,7 +221,7 @@ class Net:
             # As torch.func.functional_call does, without its checks, which cost as much as a small net.
             for slots, key, name, _ in self._places:
                 slots[key] = laid_out(tensors[name])
-            with self._norms.using(**norms), bfloat16, self._recomputation.evaluating():
+            with self._norms.using(**norms), bfloat16, uncheckpointed():
                 output = self._output(self._skeleton(*args, **kwargs))
         finally:
             for slots, key, _, own in self._places:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.utils.checkpoint as theirs
 from torch import nn
 
@@ -55,33 +56,21 @@ def _once(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-class NoRecomputation:
-    """Lets a module be evaluated, and its layers with weights be called at no other time.
+def refuse_recomputation(module: nn.Module) -> None:
+    """Make each layer of ``module`` that has weights raise when it is called in a backward pass.
 
-    For code of others that computes again in the backward pass in its own way (reversible layers, an autograd function
-    that calls layers): it would silently find other weights than those of its forward pass.
+    For code of others that computes again in its own way (reversible layers, an autograd function that calls layers):
+    it would silently find other weights than those of its forward pass.
     """
+    for layer in module.modules():
+        if any(parameter is not None for parameter in layer._parameters.values()):
+            layer.register_forward_pre_hook(_check)
 
-    def __init__(self, module: nn.Module) -> None:
-        self._evaluating = False
-        for layer in module.modules():
-            if any(parameter is not None for parameter in layer._parameters.values()):
-                layer.register_forward_pre_hook(self._check)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Inside the block layers may be called, and checkpointed functions are plain ones."""
-        self._evaluating = True
-        try:
-            with uncheckpointed():
-                yield
-        finally:
-            self._evaluating = False
-
-    def _check(self, layer: nn.Module, args: Any) -> None:
-        if not self._evaluating:
-            raise InputError(
-                f"a layer ({type(layer).__name__}) is called again in the backward pass, when the weights of its "
-                "forward pass are no longer in place: this module recomputes activations by code of its own. Switch "
-                "that off for scoring"
-            )
+def _check(layer: nn.Module, args: Any) -> None:
+    if torch._C._current_graph_task_id() != -1:  # inside a backward pass
+        raise InputError(
+            f"a layer ({type(layer).__name__}) is called again in the backward pass, when the weights of its forward "
+            "pass are no longer in place: this module recomputes activations by code of its own. Switch that off for "
+            "scoring"
+        )

@@ -25,6 +25,9 @@ CREATES = {
 }  # fmt: skip
 """Make a new tensor in the image of one; its values are known."""
 
+LIKE = {"expand_as", "view_as", "reshape_as", "type_as"}
+"""Take a shape or a dtype from another tensor."""
+
 VALUES = {
     "item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__contains__", "nonzero", "equal",
     "allclose", "isclose", "gt", "lt", "ge", "le", "eq", "ne", "greater", "less", "greater_equal", "less_equal",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ntksap._base import InputError
-from ntksap.methods.moments.names import ALIASES, CREATES, FIRST, METADATA, VALUES
+from ntksap.methods.moments.names import ALIASES, CREATES, FIRST, LIKE, METADATA, VALUES
 from ntksap.methods.moments.table import MOVES, RULES, Rule, field_by_field
 from ntksap.methods.moments.value import FIELDS, Known, Moments, certain
 
@@ -77,6 +77,8 @@ def refusal(function: str, why: str) -> InputError:
 
 def _answer(name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """Return what the function makes of moments."""
+    if name in LIKE and not isinstance(args[0], Moments):
+        return func(args[0], args[1].like, *args[2:], **kwargs)
     if name in CREATES:
         return _known(func(args[0].like, *args[1:], **kwargs))
     found = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Moments)]
