@@ -8,6 +8,7 @@ from ntksap._base import CollapseWarning as CollapseWarning
 from ntksap._base import InputError as InputError
 from ntksap._base import MaskError as MaskError
 from ntksap._base import MemoryWarning as MemoryWarning
+from ntksap._base import NotPrunableWarning as NotPrunableWarning
 from ntksap._base import NtksapError as NtksapError
 from ntksap._base import ScoreError as ScoreError
 from ntksap._prune import allocate as allocate

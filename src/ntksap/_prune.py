@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown
 from ntksap.methods import METHODS, Method, method_named, warn_of_bends
-from ntksap.net import Initialiser, Net, Selectors, arithmetic, resolve, unwrap, weight_views
+from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
 from ntksap.pruning import (
     PLACES,
     Allocation,
@@ -200,6 +200,7 @@ def prune(
         device=device,
         **arithmetic(resolved),
     )
+    warn_of(left_out(model, include, exclude))
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
     if allocation is not None and not isinstance(allocation, Allocation):
@@ -306,7 +307,7 @@ def check_combination(
     rescale: bool | str,
     invert: bool,
 ) -> None:
-    """Raise where settings of `prune_steps` are unknown or contradict each other, and say why."""
+    """Raise where settings of `prune` are unknown or contradict each other, and say why."""
     if places not in PLACES:
         raise unknown("places", places, PLACES)
     if isinstance(allocation, str) and allocation not in ALLOCATIONS and allocation not in METHODS:

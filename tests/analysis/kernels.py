@@ -10,8 +10,8 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
-from ntksap.net.layers import prunable_names
 from ntksap.net.net import arguments, first_tensor
+from ntksap.net.prunable import prunable_names
 from tests.cases import BY_NAME
 
 

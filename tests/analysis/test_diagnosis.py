@@ -1,3 +1,4 @@
+import copy
 import itertools
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from torch import nn
 
 import ntksap
-from ntksap import Masks
+from ntksap import Masks, Net, Probe, ntk, prune
 from ntksap.analysis.diagnosis import diagnose
 from ntksap.analysis.reach import effective_masks
 from tests.cases import BY_NAME, CASES
@@ -96,3 +97,37 @@ def test_dead_channels_and_words_for_a_sound_mask():
     assert "1 of 6 output channels are dead; the narrowest layer is 0.weight with 3 of 4 left" in " ".join(
         found.sentences()
     )
+
+
+def test_the_kernel_is_that_of_the_output_that_was_asked_for():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return {"a": self.first(x), "b": self.second(x)}
+
+    torch.manual_seed(0)
+    module = Two()
+    masks = {"second.weight": torch.tensor([[True, False, True, False], [True, True, False, False]])}
+    found = diagnose(module, masks, input_shape=(4,), output=lambda y: y["b"], kernel=True).kernel
+    assert (found.dense.num_outputs, found.dense.num_inputs) == (2, 10)
+    noise = Probe.of(Net(module), input_shape=(4,)).noise(0, 10)
+    expected = ntk(module, noise, masks, output=lambda y: y["b"], include="second.weight")
+    assert torch.equal(found.pruned.matrix, expected.matrix)
+    assert expected.trace > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_nets_are_diagnosed_in_single_precision(dtype):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(54, 3)).to(dtype)
+    masks = prune(module, 0.5, "random")
+    found, expected = (
+        diagnose(m, masks, input_shape=(2, 5, 5), kernel=True) for m in (module, copy.deepcopy(module).float())
+    )
+    assert found.layers == expected.layers
+    assert torch.equal(found.kernel.pruned.matrix, expected.kernel.pruned.matrix)
+    x = torch.randn(4, 2, 5, 5).to(dtype)
+    assert torch.equal(ntk(module, x, masks).matrix, ntk(copy.deepcopy(module).float(), x.float(), masks).matrix)

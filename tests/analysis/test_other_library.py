@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ntksap.analysis.tangent_kernel import ntk
-from ntksap.net.layers import prunable_names
+from ntksap.net.prunable import prunable_names
 from tests.analysis.kernels import setting
 
 PYTHON = Path(__file__).parents[2] / ".venv-neural-tangents" / "bin" / "python"

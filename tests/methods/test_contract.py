@@ -165,3 +165,17 @@ def test_methods_that_need_data_say_so(method):
         else:
             with_labels = ntksap.prune(case.module(), 0.5, method.name, data=case.batches(), **settings)
             assert ntksap.prune(case.module(), 0.5, method.name, data=unlabelled, **settings) == with_labels
+
+
+@each_method
+def test_the_default_dtype_of_torch_does_not_matter(method):
+    case = next(case for case in CASES if case.name == "residual")
+    module, data = case.module(), case.batches()
+    settings = {"rounds": min(method.rounds, 3), **case.source(), **SMALL.get(method.name, {}), "data": data}
+    expected = ntksap.prune(module, 0.7, method.name, **settings)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert ntksap.prune(module, 0.7, method.name, **settings) == expected
+        assert torch.equal(Net(module).draw(1)["stem.weight"], Net(module).draw(1)["stem.weight"].float())
+    finally:
+        torch.set_default_dtype(torch.float32)

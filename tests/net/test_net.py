@@ -1,4 +1,5 @@
 import copy
+import threading
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_lazy_modules_and_modules_that_cannot_be_copied():
     with pytest.raises(InputError, match="has no shape yet"):
         Net(nn.LazyLinear(3))
     module = nn.Linear(3, 3)
-    module.cache = module.weight * 2  # a tensor that is no leaf cannot be copied
+    module.lock = threading.Lock()
     with pytest.raises(InputError, match="cannot be copied"):
         Net(module)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import ntksap
 from ntksap import InputError, MemoryWarning, Net, Probe, models
@@ -51,6 +52,63 @@ def test_running_out_of_memory_halves_the_slices_and_says_so():
     assert "memory ran out: batches of 8 are worked on in slices of 2, with the same result" in told[1]
     assert (sizes[:4], max(sizes[4:])) == ([2, 3, 8, 4], 2)  # first the estimate, from two and three inputs
     assert masks == ntksap.prune(module, **plan)
+
+
+class Graph(nn.Module):
+    """Two rounds of messages along the edges of a graph, and a class for each node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        for layer in (self.first, self.second):
+            sent = layer(torch.relu(nodes) if layer is self.second else nodes)
+            nodes = sent.index_add(0, edges[1], sent[edges[0]])
+        return nodes
+
+
+class OverTime(nn.Module):
+    """(time, batch, features): what comes first depends on nothing later, but not the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0])
+
+
+def whole_graphs(batch, generator):
+    """As many nodes as inputs are asked for, each with a neighbour far away."""
+    ring = torch.arange(batch)
+    return torch.randn(batch, 5, generator=generator), torch.stack([ring, ring.flip(0)])
+
+
+KINDS = {
+    "graph": (Graph, whole_graphs),
+    "time first": (OverTime, lambda batch, generator: torch.randn(batch, 2, 4, generator=generator)),
+    "batch statistics": (
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)),
+        lambda batch, generator: torch.randn(batch, 4, generator=generator),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_that_depend_on_each_other_stay_whole_however_little_memory_there_is(kind, monkeypatch):
+    make, inputs = KINDS[kind]
+    torch.manual_seed(0)
+    module = make()
+    plan = {"sparsity": 0.5, "rounds": 2, "draws": 2, "batch": 12, "inputs": inputs}
+    masks = ntksap.prune(module, **plan)
+    monkeypatch.setattr(micro, "available_memory_mib", lambda: 1e-6)
+    assert ntksap.prune(module, **plan) == masks
+    with pytest.raises(InputError, match="cannot be cut into slices"):
+        ntksap.prune(module, micro_batch=4, **plan)
+    generator = torch.Generator().manual_seed(0)
+    with pytest.raises(InputError, match="NTT splits each batch in halves"):
+        ntksap.prune(module, 0.5, "ntt", rounds=1, data=[(inputs(12, generator), None)])
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():

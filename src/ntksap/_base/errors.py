@@ -32,6 +32,10 @@ class CollapseWarning(UserWarning):
     """Layers lost all their weights."""
 
 
+class NotPrunableWarning(UserWarning):
+    """Tensors as large as weight matrices are not prunable by default and stay dense."""
+
+
 class ApproximationWarning(UserWarning):
     """A score that is exact on some nets only was computed on another one."""
 

@@ -147,7 +147,7 @@ def diagnose(
     change: KernelChange | str | None = None
     if kernel:
         try:
-            change = kernel_change(model, masks, input_shape=input_shape, inputs=inputs, seed=seed)
+            change = kernel_change(model, masks, input_shape=input_shape, inputs=inputs, output=output, seed=seed)
         except InputError as error:
             change = str(error)
     return Diagnosis(tuple(layers), flops.dense, flops.sparse, flops.uncounted, change)

@@ -98,27 +98,29 @@ def kernel_change(
     *,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
     seed: int = 0,
 ) -> KernelChange:
     """Return the exact kernels of ``model`` at its present weights, dense and under ``masks``, on the same noise.
 
     On 10 inputs, or 5 or 3 where the work would be too much, and at most 10 outputs of each; the statistics of
-    BatchNorm are those of these inputs in each net. Raises InputError where 3 inputs are too much.
+    BatchNorm are those of these inputs in each net. ``output`` is that of `Net`. Raises InputError where 3 inputs are
+    too much.
 
     >>> layers = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 1, bias=False))
     >>> all_kept = {"0.weight": torch.ones(16, 8, dtype=torch.bool), "2.weight": torch.ones(1, 16, dtype=torch.bool)}
     >>> kernel_change(layers, all_kept, input_shape=(8,)).distance
     0.0
     """
-    net = Net(model, include=tuple(masks))
+    net = Net(model, include=tuple(masks), output=output)
     probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs)
     with torch.no_grad():
-        outputs = net(net.weights, probe.noise(0, 2)).numel() // 2
+        outputs = net(net.weights, probe.noise(0, 2))[0].numel()
     count = _affordable(net, cost(model, input_shape=input_shape, inputs=inputs).dense, min(outputs, _OUTPUTS))
     settings: dict[str, Any] = {
         "norm": "batch",
         "memory_mib": _MEMORY_MIB,
-        "output": _some_outputs(outputs),
+        "output": _some_outputs(output or first_tensor, outputs),
         "include": tuple(masks),
     }
     noise = probe.noise(0, count)
@@ -140,11 +142,11 @@ def _affordable(net: Net, flops: int, outputs: int) -> int:
     raise InputError(f"on {_INPUTS[-1]} inputs it takes {work:.1e} multiply-adds, beyond the limit of {_MOST_WORK:.0e}")
 
 
-def _some_outputs(outputs: int) -> Callable[[Any], Tensor]:
-    chosen = torch.linspace(0, outputs - 1, min(outputs, _OUTPUTS)).round().long()
+def _some_outputs(output: Callable[[Any], Tensor], outputs: int) -> Callable[[Any], Tensor]:
+    chosen = torch.linspace(0, outputs - 1, min(outputs, _OUTPUTS), dtype=torch.float64).round().long()
 
     def select(result: Any) -> Tensor:
-        tensor = first_tensor(result)
+        tensor = output(result)
         return tensor.reshape(-1, outputs)[:, chosen.to(tensor.device)]
 
     return select

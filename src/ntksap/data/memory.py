@@ -94,6 +94,6 @@ def crop_and_flip(images: Tensor, offsets: Tensor, flips: Tensor, pad: int) -> T
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Return (images / 255 − mean) / std per channel as float32. images: uint8 N,C,H,W."""
-    shift = torch.tensor(mean, device=images.device).mul(255).view(-1, 1, 1)
-    scale = torch.tensor(std, device=images.device).mul(255).view(-1, 1, 1)
+    shift = torch.tensor(mean, dtype=torch.float32, device=images.device).mul(255).view(-1, 1, 1)
+    scale = torch.tensor(std, dtype=torch.float32, device=images.device).mul(255).view(-1, 1, 1)
     return images.to(torch.float32).sub_(shift).div_(scale)

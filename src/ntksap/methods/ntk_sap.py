@@ -53,10 +53,7 @@ def ntk_sap(
 
         def score_of_perturbation(number: int) -> dict[str, Tensor]:
             generator = probe.generator("perturbation", index, number)
-            delta = {
-                name: (torch.randn(weights[name].shape, generator=generator) * math.sqrt(epsilon)).to(weights[name])
-                for name in net.prunable
-            }
+            delta = {name: _normal(weights[name], math.sqrt(epsilon), generator) for name in net.prunable}
             derivative = _tangent if tangent else _difference
 
             def over_slices(slices: list[Inputs]) -> dict[str, Tensor]:
@@ -67,6 +64,11 @@ def ntk_sap(
         return probe.sum(score_of_perturbation, range(perturbations))
 
     return {name: total.abs() for name, total in probe.sum(score_of_draw, range(draws)).items()}
+
+
+def _normal(like: Tensor, deviation: float, generator: torch.Generator) -> Tensor:
+    """Return N(0, deviation²) in the shape, dtype and device of ``like``, the same numbers whatever these are."""
+    return (torch.randn(like.shape, generator=generator, dtype=torch.float32) * deviation).to(like)
 
 
 def _difference(

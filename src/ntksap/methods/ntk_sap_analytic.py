@@ -7,9 +7,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from ntksap._base import ScoreError
 from ntksap.methods import moments
-from ntksap.methods.moments import MomentTensor, module_rules
-from ntksap.net import Net, map_tensors
+from ntksap.methods.moments import MomentTensor, checked, module_rules, refusal
+from ntksap.net import Inputs, Net, map_tensors
 from ntksap.pruning import Probe
 
 _DRAWS, _NUMBERS = 64, 4_000_000
@@ -38,7 +39,7 @@ def ntk_sap_analytic(
     scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
     if noise:
         for name, score in scores.items():
-            xi = torch.randn(score.shape, generator=probe.generator("ties", name))
+            xi = torch.randn(score.shape, generator=probe.generator("ties", name), dtype=torch.float32)
             score *= xi.abs_().to(score.device)
     return scores
 
@@ -53,25 +54,46 @@ def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple
         known = moments.Weight(leaves[name], square) if name in leaves else moments.fixed(square, mean)
         parameters[name] = MomentTensor(known)
     inputs = map_tensors(probe.ones(dtype), lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
+    trace = _trace(net, parameters, inputs)
+    if not trace.isfinite():
+        with checked():  # once more, to name what it comes from
+            _trace(net, parameters, inputs)
+        raise ScoreError("the expected trace of the neural tangent kernel overflows; ntk-sap samples it instead")
+    return trace, leaves
+
+
+def _trace(net: Net, parameters: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
     with module_rules(net._skeleton):
         output = net(parameters, inputs)
-    assert isinstance(output, MomentTensor)
-    return output.moments.tangent.sum(), leaves
+        if not isinstance(output, MomentTensor):
+            raise refusal("the output", "it depends on no weight, input or function that has a rule")
+    return output.moments.tangent.sum()
 
 
 def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
     """Return E θ² and E θ of each parameter under the initialiser: for a prunable one two numbers, the mean 0.
 
-    A parameter that the initialiser leaves as it is, or sets to fixed values, keeps these values; one that it draws has
-    two numbers over all its entries, spread to its shape.
+    Exact for what a known initialiser draws, else from some draws. A parameter that the initialiser leaves as it is, or
+    sets to fixed values, keeps these values; one that it draws has two numbers over all its entries, spread to its
+    shape.
     """
     if net not in _PARAMETERS:
+        known = net.variances()
         count = sum(tensor.numel() for tensor in net.weights.values())
         draws = [net.draw("moments", index) for index in range(max(2, min(_DRAWS, _NUMBERS // count)))]
         _PARAMETERS[net] = {
-            name: _two([draw[name].cpu() for draw in draws], name in net.prunable) for name in net.weights
+            name: _exact(known[name], weight, name in net.prunable)
+            if name in known
+            else _two([draw[name].cpu() for draw in draws], name in net.prunable)
+            for name, weight in net.weights.items()
         }
     return _PARAMETERS[net]
+
+
+def _exact(variance: float, weight: Tensor, prunable: bool) -> tuple[Tensor, Tensor]:
+    square = torch.tensor(variance, dtype=torch.float64)
+    zero = torch.zeros_like(square)
+    return (square, zero) if prunable else (square.expand(weight.shape), zero.expand(weight.shape))
 
 
 def _two(drawn: list[Tensor], prunable: bool) -> tuple[Tensor, Tensor]:

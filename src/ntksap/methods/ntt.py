@@ -67,6 +67,7 @@ def ntt(
         return {**net.weights, **{n: weights[n] * there[n] if n in there else weights[n] for n in names}}
 
     first = Halves.of(net, next(probe.epoch(0, labelled=False))[0])
+    first.check(net)
     exact = kernel == "exact" or (kernel == "auto" and exact_fits(net, names, first))
 
     def draw(*key: int | str) -> torch.Generator | None:
@@ -96,6 +97,9 @@ def ntt(
                 raise ScoreError(f"NTT diverged at step {count + 1}: lower kernel_weight or prune_lr ({prune_lr})")
             adam.zero_grad()
             loss.backward()
+            for tensor in student.values():
+                if tensor.grad is None:  # the output does not depend on it; Adam would keep no state
+                    tensor.grad = torch.zeros_like(tensor)
             adam.step()
             count += 1
             if count % refresh == 0 and index < rounds:

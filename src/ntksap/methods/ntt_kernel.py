@@ -38,6 +38,22 @@ class Halves:
         one, two = sliced(inputs, 0, half, count), sliced(inputs, half, count, count)
         return cls(inputs, one, two, (half, count - half), norm, teacher)
 
+    @torch.no_grad()
+    def check(self, net: Net) -> None:
+        """Raise InputError unless the halves have the outputs that they have in the whole batch."""
+        try:
+            apart = torch.cat([net(net.weights, half, norm=self.norm) for half in (self.one, self.two)]) - self.teacher
+            size = self.teacher.abs().max()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a module raises that cannot do some of its inputs
+            raise InputError(f"NTT splits each batch in halves, which this module cannot do ({error})") from error
+        if apart.abs().max() > math.sqrt(net.eps) * size:
+            raise InputError(
+                "NTT splits each batch in halves, but the outputs of an input depend on the others here (nodes of a "
+                "graph, attention over the batch): choose another method"
+            )
+
     @property
     def outputs(self) -> int:
         """Numbers that the net returns for one input."""
@@ -120,7 +136,8 @@ def _kernel(
             rows = _rows(net, names, weights, keep, inputs, batch.norm, signs[half], graph)
         else:
             # One input at a time: a backward pass through the others would only add zeros.
-            unit = torch.eye(batch.outputs).to(batch.teacher).view(batch.outputs, 1, *batch.teacher.shape[1:])
+            shape = batch.outputs, 1, *batch.teacher.shape[1:]
+            unit = torch.eye(batch.outputs, dtype=torch.float32).to(batch.teacher).view(shape)
             singles = [sliced(inputs, i, i + 1, count) for i in range(count)]
             rows = torch.cat([_rows(net, names, weights, keep, x, batch.norm, unit, graph) for x in singles])
         sides.append(rows)

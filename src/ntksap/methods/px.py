@@ -81,9 +81,9 @@ class _Gates(TorchFunctionMode):
             if func in _NORMS:
                 gate = _spread(func, value, _call(func, args, kwargs))
             elif func in _LEAKY:
-                gate = torch.where(value > 0, 1.0, args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01))
+                gate = _gate(value, args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01))
             else:
-                gate = torch.where(value > 0, 1.0, 0.0)
+                gate = _gate(value, 0.0)
             self.found.append(gate)
             return func(*args, **kwargs)
         if self.used == len(self.given):
@@ -96,6 +96,11 @@ class _Gates(TorchFunctionMode):
                 gate = gate * (_by_channel(weight, value) if func is functional.group_norm else weight)
             return value * gate
         return value.mul_(gate) if func in _IN_PLACE or kwargs.get("inplace") else value * gate
+
+
+def _gate(value: Tensor, slope: float) -> Tensor:
+    """Return 1 where ``value`` is above 0, else ``slope``."""
+    return torch.full_like(value, slope).masked_fill_(value > 0, 1.0)
 
 
 def _call(func: Callable[..., Tensor], args: Any, kwargs: Any) -> dict[str, Any]:

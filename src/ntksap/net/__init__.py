@@ -1,9 +1,10 @@
 """`Net`: any ``nn.Module`` as a pure function of its weights; its layers, initialisers, norms and precision."""
 
 from ntksap.net.initialisers import Initialiser, kaiming_normal
-from ntksap.net.layers import Selectors, by_output, is_transformers_conv1d, layer_weights, prunable_names, unwrap
+from ntksap.net.layers import by_output, is_transformers_conv1d, layer_weights, unwrap
 from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy
 from ntksap.net.precision import arithmetic, resolve
+from ntksap.net.prunable import Selectors, left_out, prunable_names, warn_of
 from ntksap.net.shell import shell
 from ntksap.net.weight_views import WeightView, weight_views
 
@@ -21,11 +22,13 @@ __all__ = [
     "is_transformers_conv1d",
     "kaiming_normal",
     "layer_weights",
+    "left_out",
     "map_tensors",
     "private_copy",
     "prunable_names",
     "resolve",
     "shell",
     "unwrap",
+    "warn_of",
     "weight_views",
 ]

@@ -3,33 +3,69 @@
 `Net.draw` calls them on a private copy, with the global generator seeded before and restored after.
 """
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from ntksap._base import unknown
-from ntksap.net.layers import is_transformers_conv1d, layer_weights
+from ntksap.net.layers import fan_in, has_columns_first, layer_weights
 
 Initialiser: TypeAlias = Callable[[nn.Module], object]
 
 
 def reset(module: nn.Module) -> None:
-    """Call each module's own ``reset_parameters``, children before parents; what has none keeps its values."""
+    """Call each module's own ``reset_parameters``, children before parents; what has none keeps its values.
+
+    So does what is under a parametrization, which torch's layers do not draw through.
+    """
     for part in reversed(list(module.modules())):
-        function = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-        if callable(function):
+        if (function := _own_reset(part)) is not None:
             function()
 
 
+def _own_reset(part: nn.Module) -> Callable[[], object] | None:
+    function = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+    return function if callable(function) else None
+
+
 def kaiming_normal(module: nn.Module) -> None:
-    """Draw conv, linear, attention and recurrent weights from N(0, 2 / fan-in); all else as `reset` (norms 1 and 0)."""
+    """Draw conv, linear, attention, recurrent and expert weights from N(0, 2 / fan-in); all else as `reset`."""
     reset(module)
     for part in module.modules():
         for weight in layer_weights(part):
-            rows = weight.T if is_transformers_conv1d(part) else weight  # fan-in is what one output sums over
-            nn.init.kaiming_normal_(rows, nonlinearity="relu")
+            rows = weight.mT if has_columns_first(part) else weight
+            with torch.no_grad():
+                rows.normal_(0, math.sqrt(2 / fan_in(part, weight)))
+
+
+def kaiming_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+    """Yield what `kaiming_normal` draws with mean 0 and a known variance, later ones of a tied parameter last."""
+    yield from reset_variances(module)
+    for part in module.modules():
+        for weight in layer_weights(part):
+            yield weight, 2 / fan_in(part, weight)
+
+
+def reset_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+    """Yield what `reset` draws with mean 0 and a known variance: U(−1, 1)/√fan-in, by torch's own layers.
+
+    Not those inside a module that resets its parts once more (`nn.MultiheadAttention`), nor tied ones.
+    """
+    owned = Counter(id(own) for part in module.modules() for own in part._parameters.values())
+    again = {id(part) for whole in module.modules() if _own_reset(whole) for part in list(whole.modules())[1:]}
+    for part in module.modules():
+        if id(part) in again:
+            continue
+        if getattr(type(part), "reset_parameters", None) in (nn.Linear.reset_parameters, _ConvNd.reset_parameters):
+            weight, bias = (part._parameters.get(name) for name in ("weight", "bias"))
+            for own in (weight, bias):
+                if weight is not None and own is not None and owned[id(own)] == 1:
+                    yield own, 1 / (3 * fan_in(part, weight))
 
 
 @torch.no_grad()
@@ -41,6 +77,23 @@ def shuffle(module: nn.Module) -> None:
 
 
 INITIALISERS: dict[str, Initialiser] = {"kaiming_normal": kaiming_normal, "reset": reset, "shuffle": shuffle}
+
+
+_VARIANCES: dict[Initialiser, Callable[[nn.Module], Iterator[tuple[nn.Parameter, float]]]] = {
+    kaiming_normal: kaiming_variances,
+    reset: reset_variances,
+}
+
+
+def variances(init: Initialiser, module: nn.Module) -> dict[str, float]:
+    """Return the exact variance of each parameter, by name, that ``init`` is known to draw with mean 0.
+
+    >>> variances(kaiming_normal, nn.Linear(8, 4))
+    {'weight': 0.25, 'bias': 0.041666666666666664}
+    """
+    found = _VARIANCES[init](module) if init in _VARIANCES else ()
+    known = {id(parameter): variance for parameter, variance in found}
+    return {name: known[id(parameter)] for name, parameter in module.named_parameters() if id(parameter) in known}
 
 
 def initialiser(init: str | Initialiser) -> Initialiser:

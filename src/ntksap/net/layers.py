@@ -1,19 +1,12 @@
-"""Which tensors of a module are weights, and which of those may be pruned."""
+"""Which tensors of a layer are weights, and how they are laid out."""
 
 import fnmatch
+import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-
-from ntksap._base import InputError
-
-Selector: TypeAlias = str | type[nn.Module] | Callable[[str, nn.Module], bool]
-"""A name pattern (``"layer1.*"``), a module type, or ``(parameter name, its module) -> bool``."""
-
-Selectors: TypeAlias = Selector | Sequence[Selector] | None
 
 _WEIGHTS: dict[type[nn.Module], str] = {
     _ConvNd: "weight",
@@ -38,13 +31,44 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def layer_weights(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the weights that ``module`` itself (not its children) owns as a layer that multiplies by a matrix."""
+    """Yield the weights that ``module`` itself (not its children) owns as a layer that multiplies by a matrix.
+
+    The experts of a mixture, stacked in one tensor (experts, rows, columns), are weights too. What a parametrization
+    computes a weight from is none: a row of zeros under weight_norm makes NaN, under others zeros are no zeros.
+    """
     patterns = [pattern for kind, pattern in _WEIGHTS.items() if isinstance(module, kind)]
     if is_transformers_conv1d(module):
         patterns.append("weight")
     for name, parameter in module._parameters.items():
-        if parameter is not None and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+        if parameter is None or name.endswith(("_g", "_v", "_orig")):  # of the older weight_norm and spectral_norm
+            continue
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) or is_stack(module, parameter):
             yield parameter
+
+
+def is_stack(module: nn.Module, parameter: Tensor) -> bool:
+    """Return whether it holds the matrices of several experts: three dimensions, of which the first counts experts."""
+    counts = {getattr(module, name, None) for name in ("num_experts", "num_local_experts", "n_experts")}
+    named = "expert" in type(module).__name__.lower()
+    return parameter.dim() == 3 and (named or len(parameter) in counts)
+
+
+def has_columns_first(module: nn.Module) -> bool:
+    """Return whether the matrices that ``module`` owns are (…, inputs, outputs), not (…, outputs, inputs)."""
+    turned = bool(getattr(module, "is_transposed", type(module).__name__ == "Llama4TextExperts"))  # of transformers
+    return is_transformers_conv1d(module) or turned
+
+
+def fan_in(module: nn.Module, weight: Tensor) -> int:
+    """Return how many products an output sums over, for a weight that ``module`` owns, in torch's way of counting.
+
+    >>> import torch
+    >>> fan_in(nn.Conv2d(4, 6, 3, groups=2), torch.zeros(6, 2, 3, 3))
+    18
+    """
+    if has_columns_first(module):
+        return weight.shape[-2]
+    return weight.shape[-1] if is_stack(module, weight) else math.prod(weight.shape[1:])
 
 
 def is_transformers_conv1d(module: nn.Module) -> bool:
@@ -60,60 +84,9 @@ def by_output(module: nn.Module, values: Tensor) -> Tensor:
     >>> by_output(nn.ConvTranspose2d(4, 6, 3, groups=2), torch.zeros(4, 3, 3, 3)).shape
     torch.Size([6, 18])
     """
-    if is_transformers_conv1d(module):
-        return values.T
+    if is_transformers_conv1d(module) or is_stack(module, values):
+        return (values.mT if has_columns_first(module) else values).flatten(0, -2)
     if isinstance(module, _ConvTransposeNd):  # (inputs, outputs ÷ groups, …)
         grouped: Tensor = values.unflatten(0, (module.groups, -1))
         return grouped.transpose(1, 2).flatten(0, 1).flatten(1)
     return values.reshape(len(values), -1)
-
-
-def prunable_names(module: nn.Module, include: Selectors = None, exclude: Selectors = None) -> tuple[str, ...]:
-    """Return the names of the prunable parameters of ``module``, in the module's own order, tied ones once.
-
-    By default: the weights of convolution, linear, attention and recurrent layers that are trainable and not tied to an
-    embedding. ``include`` replaces that default by every tensor of two or more dimensions that it selects (a
-    tensor of one dimension only by its full name); ``exclude`` then takes away.
-    """
-    owners: dict[int, list[nn.Module]] = {}
-    for owner in module.modules():
-        for parameter in owner._parameters.values():
-            owners.setdefault(id(parameter), []).append(owner)
-    embedded = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
-    usual = {id(w) for m in module.modules() for w in layer_weights(m) if w.requires_grad} - embedded
-
-    def wanted(name: str, parameter: nn.Parameter) -> bool:
-        tied = owners[id(parameter)]
-        if include is None:
-            chosen = id(parameter) in usual
-        else:
-            chosen = _selects(include, name, tied) and (parameter.dim() > 1 or name in _listed(include))
-        return chosen and not _selects(exclude, name, tied)
-
-    names = tuple(name for name, parameter in module.named_parameters() if wanted(name, parameter))
-    if not names:
-        raise InputError(
-            "nothing prunable: the module has no trainable convolution, linear, attention or recurrent weight that "
-            "include and exclude leave. Pass include= (a name pattern, a module type or a callable) to choose tensors "
-            "yourself; frozen parameters count only when they are included."
-        )
-    return names
-
-
-def _listed(selectors: Selectors) -> Sequence[Selector]:
-    if selectors is None:
-        return ()
-    return selectors if isinstance(selectors, Sequence) and not isinstance(selectors, str) else (selectors,)
-
-
-def _selects(selectors: Selectors, name: str, owners: Sequence[nn.Module]) -> bool:
-    for selector in _listed(selectors):
-        if isinstance(selector, str):
-            if fnmatch.fnmatchcase(name, selector):
-                return True
-        elif isinstance(selector, type):
-            if any(isinstance(owner, selector) for owner in owners):
-                return True
-        elif any(selector(name, owner) for owner in owners):
-            return True
-    return False

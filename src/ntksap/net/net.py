@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ntksap._base import InputError, global_seed
-from ntksap.net.initialisers import Initialiser, initialiser
+from ntksap.net.initialisers import Initialiser, initialiser, variances
 from ntksap.net.kernels import native_layers, sparse_layers
-from ntksap.net.layers import Selectors, prunable_names, unwrap
+from ntksap.net.layers import unwrap
 from ntksap.net.norms import Norms
+from ntksap.net.prunable import Selectors, prunable_names
+from ntksap.net.recomputation import refuse_recomputation, uncheckpointed
 from ntksap.net.unfused import plain_kernels
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
@@ -41,8 +43,8 @@ class Net:
             first tensor, and an object or dict by its ``logits``.
         loss: (output, labels) → summed loss, for the methods that need one. Cross-entropy by default.
         init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
-        include, exclude: what is prunable, see `ntksap.net.layers.prunable_names`.
-        dtype, device: where to compute; the module's own by default.
+        include, exclude: what is prunable, see `ntksap.net.prunable.prunable_names`.
+        dtype, device: where to compute; the module's own by default, but at least single precision.
         autocast: evaluate in bfloat16 what torch's autocast deems fit; weights, outputs and derivatives stay in dtype.
 
     >>> net = Net(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
@@ -72,7 +74,7 @@ class Net:
         self.prunable = prunable_names(module, include, exclude)
         self.trainable = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         first = next(iter(module.parameters()))
-        self.dtype = dtype or first.dtype
+        self.dtype = dtype or torch.promote_types(first.dtype, torch.float32)  # scores and kernels need 24 bits
         self.device = torch.device(device) if device is not None else first.device
         self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
         self._buffers = {name: b if b.is_meta else b.detach().to(self.device) for name, b in module.named_buffers()}
@@ -83,6 +85,7 @@ class Net:
         self._skeleton = private_copy(module)
         self._places = _places(self._skeleton)
         self._norms = Norms(self._skeleton)
+        refuse_recomputation(self._skeleton)
         # Convolutions on a CPU are faster with the channels as the innermost dimension.
         self._convolutions = sum(isinstance(part, nn.Conv2d) for part in module.modules())
         self._channels_last = self.device.type == "cpu" and self._convolutions > 0
@@ -117,6 +120,11 @@ class Net:
         if self._norms.layers:
             self._forward(weights, inputs, kept, batch=True, taken=taken)
         return taken
+
+    @property
+    def eps(self) -> float:
+        """The relative rounding error of an evaluation."""
+        return torch.finfo(torch.bfloat16 if self._autocast else self.dtype).eps
 
     def norm_buffers(self) -> dict[str, Tensor]:
         """Return the normalisation layers' running means, variances and counts, as the module has them."""
@@ -174,6 +182,10 @@ class Net:
             self._init(self._skeleton)
             return {name: self._place(parameter.detach().clone()) for name, parameter in parameters.items()}
 
+    def variances(self) -> dict[str, float]:
+        """Return the exact variance of what `draw` draws, by name, where it is known; the mean is 0 there."""
+        return variances(self._init, self._skeleton)
+
     def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, kept: Kept, **norms: Any) -> Tensor:
         tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
         plain = self.device.type == "cpu" and not self._autocast
@@ -209,7 +221,7 @@ class Net:
             # As torch.func.functional_call does, without its checks, which cost as much as a small net.
             for slots, key, name, _ in self._places:
                 slots[key] = laid_out(tensors[name])
-            with self._norms.using(**norms), bfloat16:
+            with self._norms.using(**norms), bfloat16, uncheckpointed():
                 output = self._output(self._skeleton(*args, **kwargs))
         finally:
             for slots, key, _, own in self._places:
@@ -283,8 +295,11 @@ def _places(module: nn.Module) -> list[Place]:
 
 def private_copy(module: nn.Module) -> nn.Module:
     """Return a copy on the CPU, in evaluation mode and without gradients, that can be worked with freely."""
+    # A tensor that is computed from parameters and held by a module (by the older weight_norm) has no copy of its own.
+    held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    memo = {id(tensor): tensor.detach().clone() for tensor in held if not tensor.is_leaf}
     try:
-        skeleton = copy.deepcopy(module)
+        skeleton = copy.deepcopy(module, memo)
     except Exception as error:
         raise InputError(
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"

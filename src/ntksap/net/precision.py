@@ -7,7 +7,7 @@ import torch
 from ntksap._base import unknown
 
 PRECISIONS = {
-    "auto": "the model's own",
+    "auto": "the model's own, for one in float16 float32",
     "float32": "float32 throughout",
     "bfloat16": "products in bfloat16, weights, sums and statistics in float32",
     "float64": "float64 throughout, where float32 overflows",
@@ -24,7 +24,9 @@ def resolve(precision: str, own: torch.dtype) -> str:
     """
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    return precision if precision != "auto" else str(own).removeprefix("torch.")
+    if precision != "auto":
+        return precision
+    return str(own).removeprefix("torch.") if own != torch.float16 else "float32"  # whose range scores leave
 
 
 def arithmetic(resolved: str) -> dict[str, Any]:

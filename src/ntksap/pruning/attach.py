@@ -1,10 +1,12 @@
 """Keeping pruned weights at zero while others train the module."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from ntksap.pruning.rescale import Rescale, scales_of
@@ -13,10 +15,13 @@ from ntksap.pruning.rescale import Rescale, scales_of
 class Attachment:
     """Masks at work on a module: pruned weights are zero, and hooks keep them so until `remove`.
 
-    Three hooks, because each covers a way in which weights change:
+    Four hooks, because each covers a way in which weights change:
 
-    - a gradient hook on each parameter: any optimizer that starts from zero state then adds exactly 0. FSDP2 writes
+    - a gradient hook on each parameter: pruned weights are in no norm, and most optimizers add exactly 0. FSDP2 writes
       the gradients of sharded parameters itself, past autograd, but calls the hooks that come after accumulation;
+    - a hook after each step of any optimizer of torch, for the steps that are not 0 where the gradient is: Adam's in
+      float16, where 0/(√0 + ε) is 0/0, those that mix the entries of a matrix (Muon, Shampoo, SOAP), and momentum from
+      before the masks were attached;
     - a ``__deepcopy__`` on each parameter, since a copied parameter loses its gradient hooks;
     - a hook after ``load_state_dict`` on the module, since a state dict may bring dense weights or new parameters.
     """
@@ -30,6 +35,7 @@ class Attachment:
         """By what kept weights have been multiplied, where that is not 1: it must not happen twice."""
         if rescale != "none":
             self._rescale(module, scales_of(masks, module, rescale), known=bool(before))
+        _watch_optimizers()
         self._apply(module)
         self._module = module
         self._handle = module.register_load_state_dict_post_hook(self)
@@ -37,18 +43,6 @@ class Attachment:
     def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
         """Prune again what ``load_state_dict`` has just written."""
         self._apply(module)
-
-    def guard(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
-        """Prune again after each step of ``optimizer``; call ``remove`` on what is returned to end it.
-
-        For the optimizers that zero gradients alone cannot hold: those that mix the entries of a matrix (Muon, Shampoo,
-        SOAP), and any that brings momentum from before the masks were attached.
-        """
-
-        def again(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._zero(self._module)
-
-        return optimizer.register_step_post_hook(again)
 
     def remove(self, module: nn.Module | None = None) -> None:
         """Let the weights go: take the hooks off ``module`` (by default the one that the masks were attached to)."""
@@ -62,12 +56,6 @@ class Attachment:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Attachment":
         return self  # it is never changed, and it is told which module it works on
-
-    def _apply(self, module: nn.Module) -> None:
-        self._zero(module)
-        parameters = dict(module.named_parameters(remove_duplicate=False))
-        for name, pruned in self._pruned.items():
-            _hold(parameters[name], pruned)
 
     @torch.no_grad()
     def _rescale(self, module: nn.Module, scales: Mapping[str, Tensor], *, known: bool) -> None:
@@ -95,11 +83,11 @@ class Attachment:
         )
 
     @torch.no_grad()
-    def _zero(self, module: nn.Module) -> None:
+    def _apply(self, module: nn.Module) -> None:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         for name, pruned in self._pruned.items():
             parameter = parameters[name]
-            local_part(parameter).masked_fill_(local_mask(pruned, parameter), 0)
+            _hold(parameter, pruned).zero_weights(parameter)
             if parameter.grad is not None:
                 local_part(parameter.grad).masked_fill_(local_mask(pruned, parameter), 0)
 
@@ -110,9 +98,9 @@ class _Hold:
     def __init__(self, parameter: nn.Parameter, pruned: Tensor) -> None:
         self.parameter = parameter
         self.pruned = pruned.to(parameter.device)
+        self.local = local_mask(self.pruned, parameter)
         self.handle: RemovableHandle | None = None
         if is_sharded(parameter):
-            self.local = local_mask(pruned, parameter)
             self.handle = parameter.register_post_accumulate_grad_hook(self.zero_local)
         elif parameter.requires_grad:
             self.handle = parameter.register_hook(self.zero)
@@ -126,6 +114,12 @@ class _Hold:
     def zero_local(self, parameter: Tensor) -> None:
         assert parameter.grad is not None
         local_part(parameter.grad).masked_fill_(self.local, 0)
+
+    def zero_weights(self, parameter: Tensor) -> None:
+        weights = local_part(parameter)
+        if self.local.device != weights.device:
+            self.local = self.local.to(weights.device)
+        weights.masked_fill_(self.local, 0)
 
     def __call__(self, memo: dict[int, Any]) -> nn.Parameter:
         copied: nn.Parameter = type(self.parameter).__deepcopy__(self.parameter, memo)
@@ -156,9 +150,26 @@ def local_mask(mask: Tensor, like: Tensor) -> Tensor:
     return mask.to(like.device)
 
 
-def _hold(parameter: nn.Parameter, pruned: Tensor) -> None:
+@cache
+def _watch_optimizers() -> None:
+    """Once in a process, since an optimizer that is made before or after the masks are attached must be seen."""
+    register_optimizer_step_post_hook(_zero_again)
+
+
+@torch.no_grad()
+def _zero_again(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Prune again the held parameters of an optimizer that has just made a step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            hold = parameter.__dict__.get("__deepcopy__")
+            if isinstance(hold, _Hold):
+                hold.zero_weights(parameter)
+
+
+def _hold(parameter: nn.Parameter, pruned: Tensor) -> _Hold:
     _release(parameter)
-    parameter.__deepcopy__ = _Hold(parameter, pruned)  # type: ignore[method-assign]
+    parameter.__deepcopy__ = hold = _Hold(parameter, pruned)  # type: ignore[method-assign]
+    return hold
 
 
 def _release(parameter: nn.Parameter) -> None:

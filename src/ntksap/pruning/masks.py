@@ -110,7 +110,8 @@ class Masks(Mapping[str, Tensor]):
     def attach(self, module: nn.Module, *, rescale: bool | str | None = None) -> Attachment:
         """Zero the pruned weights of ``module`` and keep them zero, whatever optimizer trains it.
 
-        Gradients of pruned weights become zero before the optimizer sees them. State-dict keys stay the same; deep
+        Gradients of pruned weights become zero before the optimizer sees them, and the weights again after each step of
+        any ``torch.optim.Optimizer``, made before or after. State-dict keys stay the same; deep
         copies stay pruned; a state dict that is loaded later is pruned too. Attaching again replaces what was
         attached before. ``attach(...).remove()`` lets the weights go (they are zero until trained).
 
@@ -121,9 +122,8 @@ class Masks(Mapping[str, Tensor]):
         if the masks were made for it (``prune(..., rescale=True)``). A state dict that is loaded later is not rescaled,
         nor are weights that are pruned already, such as those of a checkpoint: they were before they were trained.
 
-        Limits: an optimizer that already holds momentum from before still moves the pruned weights, and so does one
-        that mixes the entries of a matrix, such as Muon: ``attach(...).guard(optimizer)`` covers both. Pickling the
-        whole module (not its state dict) loses the hooks: attach again after loading.
+        Limits: pickling the whole module (not its state dict) loses the hooks: attach again after loading. An optimizer
+        that is no ``torch.optim.Optimizer`` is held by its zero gradients alone.
         """
         self.check(module)
         how = self.info.get("rescale", "none") if rescale is None else rescale

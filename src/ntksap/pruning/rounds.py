@@ -1,11 +1,12 @@
 """The loop: score → select → repeat. It knows callables, not names."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from torch import Tensor
 
-from ntksap._base import InputError, ScoreError
+from ntksap._base import CollapseWarning, InputError, ScoreError
 from ntksap.net import Net
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.probe import Probe
@@ -40,11 +41,9 @@ def prune_rounds(
     masks = after or Masks.ones({name: net.weights[name] for name in net.prunable})
     for index in range(first_round(rounds, after), rounds + 1):
         scores = score(net, masks.to(net.device), probe.at(index))
-        if index == 1 and not any(values.any() for values in scores.values()):
-            raise ScoreError(
-                "every score of the dense net is 0, so they rank nothing. Does a layer of zeros, or something without "
-                "a derivative, cut the output off? Change that, or use a method that looks at the weights alone"
-            )
+        within = None if regrow else masks
+        if not any((values if within is None else values.cpu()[within[name]]).any() for name, values in scores.items()):
+            _report_zeros(index, rounds)
         if invert:
             scores = {name: -values for name, values in scores.items()}
         masks = selector.masks(scores, index, within=None if regrow else masks)
@@ -52,6 +51,26 @@ def prune_rounds(
         if index == rounds and probe.ranks.size > 1:
             probe.ranks.agree("masks", masks.sha256)
         yield masks
+
+
+def _report_zeros(index: int, rounds: int) -> None:
+    """Say that all scores of a round are 0, so that ties, by index, decide what is kept.
+
+    In the first round nothing has been done yet, and it is an error. Later the network has already lost every path from
+    input to output, and what is left is worth no more than that: a warning, as for any collapsed layer.
+    """
+    if index == 1:
+        raise ScoreError(
+            "every score of the dense net is 0, so they rank nothing. Does a layer of zeros, or something without "
+            "a derivative, cut the output off? Change that, or use a method that looks at the weights alone"
+        )
+    warnings.warn(
+        f"every score of round {index} of {rounds} is 0, so they rank nothing: what the rounds before have left no "
+        "longer connects input and output. Lower the sparsity, use another method, or keep some weights in each layer "
+        "(floor=)",
+        CollapseWarning,
+        stacklevel=4,
+    )
 
 
 def first_round(rounds: int, after: Masks | None) -> int:

@@ -20,7 +20,7 @@ from ntksap.training import read_model
 def spectrum_inputs(data: Dataset | None, shape: tuple[int, ...], count: int, seed: int) -> Tensor:
     """Return the inputs that kernels are computed on: test images, or standard normal noise without data."""
     if data is None:
-        return torch.randn(count, *shape, generator=generator_of(seed, "spectrum", "noise"))
+        return torch.randn(count, *shape, generator=generator_of(seed, "spectrum", "noise"), dtype=torch.float32)
     if count > len(data.test):
         raise InputError(f"{data.name} has {len(data.test)} test images, fewer than --inputs {count}")
     images, _ = next(data.test.batches(count, seed=seed))

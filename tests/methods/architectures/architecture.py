@@ -22,7 +22,6 @@ SMALL = {"kernel": "projected", "projections": 2, "draws": 2, "batch": 8}
 
 SAID_ELSEWHERE = [
     pytest.mark.filterwarnings("ignore::ntksap.ApproximationWarning"),
-    pytest.mark.filterwarnings("ignore::ntksap.methods.moments.NoRuleWarning"),
 ]
 """Warnings that scores are approximate, which have tests of their own."""
 

@@ -7,7 +7,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 import ntksap
 from ntksap.methods import METHODS
-from ntksap.net.layers import by_output, prunable_names
+from ntksap.net.layers import by_output
+from ntksap.net.prunable import prunable_names
 from ntksap.net.unfused import plain_kernels
 from tests.methods.architectures.plain import Recurrent
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ntksap.methods.moments.linear import add, product
 from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.uniform import thinned, widened
 from ntksap.methods.moments.value import Moments
@@ -171,7 +172,8 @@ _SMOOTH: tuple[Callable[..., Tensor], ...] = (
     functional.mish, functional.hardswish, functional.hardsigmoid, functional.hardtanh, functional.relu6,
     functional.logsigmoid, functional.softsign, functional.tanhshrink, functional.hardshrink, functional.softshrink,
     torch.tanh, torch.sigmoid, torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.erf, torch.sin, torch.cos,
-    torch.clamp, torch.log1p, torch.reciprocal,
+    torch.clamp, torch.log1p, torch.reciprocal, torch.atan, torch.expm1, torch.clamp_min, torch.clamp_max,
+    functional.threshold, torch.sinc, torch.erfc,
 )  # fmt: skip
 
 
@@ -191,6 +193,31 @@ def power(x: Moments, exponent: Any) -> Moments:
     if exponent == 2:
         return square(x)
     return elementwise(lambda z: z**exponent, x)
+
+
+@rule("rpow")
+def to_the_power(x: Moments, base: Any) -> Moments:
+    """base^x."""
+    return elementwise(lambda z: base**z, x)
+
+
+@rule("glu")
+def glu(x: Moments, dim: int = -1) -> Moments:
+    """a·σ(b) of the halves a and b."""
+    a, b = (x.each(lambda field, i=i: field.chunk(2, dim)[i]) for i in range(2))  # type: ignore[misc]
+    return product(torch.mul, a, elementwise(torch.sigmoid, b))
+
+
+@rule("rrelu")
+def rrelu(x: Moments, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, **kwargs: Any) -> Moments:
+    """A leaky ReLU of the mean slope."""
+    return apply(x, partial(leaky, (lower + upper) / 2))
+
+
+@rule("log_softmax")
+def log_softmax(x: Moments, dim: int = -1, *args: Any, **kwargs: Any) -> Moments:
+    """x − log Σ exp x, the latter held at log n."""
+    return add(x, -math.log(x.like.shape[dim]))
 
 
 @rule("square")

@@ -6,9 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntksap.methods.moments.linear import addmm, linear, mul, product
+from ntksap._base import InputError
+from ntksap.methods.moments.linear import add, addmm, linear, mul, product
 from ntksap.methods.moments.table import moments_of, rule
-from ntksap.methods.moments.value import Moments, Weight
+from ntksap.methods.moments.value import FIELDS, MASKED, Moments, Weight
+
+_CLOSED = -99.0
+"""Logits below have no share: some masks are −100."""
 
 
 @rule("softmax")
@@ -17,7 +21,7 @@ def softmax(x: Moments, dim: int = -1, *args: Any, **kwargs: Any) -> Moments:
 
     What two inputs have in common is at most what one has with itself: where inputs are tokens they have everything.
     """
-    open_ = (x.mean > -1e4).to(x.square)
+    open_ = (x.mean > _CLOSED).to(x.square)
     share = open_ / open_.sum(dim, keepdim=True).clamp_min(1)
     certain = share.square()
     return Moments(
@@ -29,13 +33,41 @@ def softmax(x: Moments, dim: int = -1, *args: Any, **kwargs: Any) -> Moments:
     )
 
 
-@rule("matmul", "bmm")
-def matmul(a: Any, b: Any) -> Moments:
+@rule("matmul")
+def matmul(a: Any, other: Any) -> Moments:
     """Products of independent factors; a factor with a mean (attention) also sums what the other's positions share."""
-    if isinstance(b, Weight):
-        return addmm(None, a, b)
-    a, b = moments_of(a), moments_of(b)
+    if isinstance(other, Weight) and other.mask.dim() == 2:
+        return addmm(None, a, other)
+    like = (a if isinstance(a, Moments) else other).like
+    a, b = (moments_of(part) for part in (a, other))
+    a, b = (part if part.like.dtype == like.dtype else part.each(lambda field: field.to(like)) for part in (a, b))
     return add_shared(product(torch.matmul, a, b), a, b)
+
+
+@rule("bmm")
+def bmm(a: Any, mat2: Any) -> Moments:
+    """As `matmul`."""
+    return matmul(a, mat2)
+
+
+@rule("baddbmm")
+def baddbmm(bias: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Moments:
+    """β·bias + α·a @ b."""
+    products = mul(matmul(batch1, batch2), alpha)
+    return add(products, mul(bias, beta)) if beta else products
+
+
+@rule("einsum")
+def einsum(equation: str, *operands: Any) -> Moments:
+    """Of two factors, as a product of independent ones."""
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = tuple(operands[0])
+    if len(operands) != 2:
+        raise InputError(f"there is a rule for two factors, not for {len(operands)}")
+    like = next(part.like for part in operands if isinstance(part, Moments))
+    a, b = (moments_of(part) for part in operands)
+    a, b = (Moments(*(getattr(part, name).to(like) for name in FIELDS)) for part in (a, b))
+    return product(lambda x, y: torch.einsum(equation, x, y), a, b)
 
 
 def add_shared(y: Moments, a: Moments, b: Moments) -> Moments:
@@ -52,9 +84,9 @@ def add_shared(y: Moments, a: Moments, b: Moments) -> Moments:
 
 
 @rule("rmatmul")
-def rmatmul(a: Any, b: Any) -> Moments:
+def rmatmul(a: Any, other: Any) -> Moments:
     """b @ a."""
-    return matmul(b, a)
+    return matmul(other, a)
 
 
 @rule("scaled_dot_product_attention")
@@ -80,7 +112,7 @@ def attention(
         attn_mask = torch.ones(shape[-2:], dtype=torch.bool, device=logits.square.device).tril()
     if attn_mask is not None:
         mask: Tensor = attn_mask.mean if isinstance(attn_mask, Moments) else attn_mask
-        left_out = ~mask if mask.dtype == torch.bool else mask < -1e4
+        left_out = ~mask if mask.dtype == torch.bool else mask < MASKED
         logits = Moments(
             logits.square, logits.cross, logits.tangent, logits.tangent_cross,
             logits.mean.masked_fill(left_out, -math.inf),
@@ -90,22 +122,23 @@ def attention(
 
 @rule("multi_head_attention_forward")
 def multi_head_attention(
-    query: Moments, key: Moments, value: Moments, embed_dim: int, heads: int, in_weight: Any, in_bias: Any,
-    bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_weight: Any, out_bias: Any,
+    query: Moments, key: Moments, value: Moments, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any,
+    in_proj_bias: Any, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Any,
+    out_proj_bias: Any,
     training: bool = False, key_padding_mask: Tensor | None = None, need_weights: bool = True,
     attn_mask: Tensor | None = None, use_separate_proj_weight: bool = False, q_proj_weight: Any = None,
     k_proj_weight: Any = None, v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None,
     average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Moments, Moments | None]:  # fmt: skip
     """nn.MultiheadAttention (L, N, E) by its parts; padding masks, extra and static keys are left out of account."""
-    weights = [q_proj_weight, k_proj_weight, v_proj_weight] if use_separate_proj_weight else _thirds(in_weight)
-    biases = _thirds(in_bias) if in_bias is not None else [None] * 3
+    weights = [q_proj_weight, k_proj_weight, v_proj_weight] if use_separate_proj_weight else _thirds(in_proj_weight)
+    biases = _thirds(in_proj_bias) if in_proj_bias is not None else [None] * 3
     parts = [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
     batched = query.square.dim() == 3
 
     def divide(field: Tensor) -> Tensor:  # (L, N, E) -> (N, heads, L, E/heads)
         field = field if batched else field.unsqueeze(1)
-        return field.view(*field.shape[:-1], heads, -1).permute(1, 2, 0, 3)
+        return field.view(*field.shape[:-1], num_heads, -1).permute(1, 2, 0, 3)
 
     def join(field: Tensor) -> Tensor:
         field = field.permute(2, 0, 1, 3).flatten(2)
@@ -113,9 +146,9 @@ def multi_head_attention(
 
     q, k, v = (part.each(divide) for part in parts)
     if attn_mask is not None and attn_mask.dim() == 3:
-        attn_mask = attn_mask.unflatten(0, (-1, heads))
+        attn_mask = attn_mask.unflatten(0, (-1, num_heads))
     mixed = attention(q, k, v, attn_mask, is_causal=is_causal and attn_mask is None).each(join)
-    return linear(mixed, out_weight, out_bias), None
+    return linear(mixed, out_proj_weight, out_proj_bias), None
 
 
 def _thirds(stacked: Any) -> list[Moments]:

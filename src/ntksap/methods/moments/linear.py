@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ntksap._base import InputError
 from ntksap.methods.moments import uniform
 from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.uniform import Uniform
-from ntksap.methods.moments.value import Moments, Weight
+from ntksap.methods.moments.value import Known, Moments, Weight, unmasked
 from ntksap.net.kernels import conv2d
 
 Bilinear = Callable[[Tensor, Tensor], Tensor]
@@ -32,20 +33,20 @@ def product(function: Bilinear, a: Moments, b: Moments) -> Moments:
 
 
 @rule("mul")
-def mul(a: Any, b: Any) -> Moments:
+def mul(a: Any, other: Any) -> Moments:
     """Entry by entry. Exact for independent factors (a gate and what it gates, a branch and its scale)."""
-    a, b = _placed(a, b)
+    a, b = _placed(a, other)
     shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
     return uniform.widened(product(torch.mul, uniform.thinned(a), uniform.thinned(b)), shape)
 
 
 @rule("add")
-def add(a: Any, b: Any, *, alpha: float = 1) -> Moments:
+def add(a: Any, other: Any, *, alpha: float = 1) -> Moments:
     """E[(a+b)²] = E a² + E b² + 2 E a · E b: exact for branches that are independent given their means."""
-    a, b = _placed(a, b if alpha == 1 else mul(b, alpha))
+    a, b = _placed(a, other if alpha == 1 else mul(other, alpha))
     shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
     a, b = uniform.thinned(a), uniform.thinned(b)
-    both = 2 * _finite(a.mean) * _finite(b.mean)
+    both = 2 * unmasked(a.mean) * unmasked(b.mean)
     sums = Moments(
         a.square + b.square + both,
         a.cross + b.cross + both,
@@ -57,15 +58,15 @@ def add(a: Any, b: Any, *, alpha: float = 1) -> Moments:
 
 
 @rule("sub")
-def sub(a: Any, b: Any, *, alpha: float = 1) -> Moments:
+def sub(a: Any, other: Any, *, alpha: float = 1) -> Moments:
     """a + (−b)."""
-    return add(a, mul(b, -alpha))
+    return add(a, mul(other, -alpha))
 
 
 @rule("rsub")
-def rsub(a: Any, b: Any, *, alpha: float = 1) -> Moments:
+def rsub(a: Any, other: Any, *, alpha: float = 1) -> Moments:
     """b − a, for a number minus a tensor."""
-    return sub(b, a, alpha=alpha)
+    return sub(other, a, alpha=alpha)
 
 
 @rule("neg")
@@ -75,16 +76,20 @@ def neg(a: Moments) -> Moments:
 
 
 @rule("div")
-def div(a: Any, b: Any) -> Moments:
+def div(a: Any, other: Any, *, rounding_mode: str | None = None) -> Moments:
     """a / b with b held at its mean size (a number, or a statistic)."""
-    size = moments_of(b).square.detach().sqrt()
-    return mul(a, 1 / size)
+    if rounding_mode is not None:
+        raise InputError("a rounded quotient has no moments")
+    b = moments_of(other)
+    if isinstance(b, Known):
+        return mul(a, 1 / b.mean)
+    return mul(a, 1 / b.square.detach().sqrt())
 
 
 @rule("rdiv")
-def rdiv(a: Moments, b: Any) -> Moments:
+def rdiv(a: Moments, other: Any) -> Moments:
     """b / a, for a number over a tensor."""
-    return div(b, a)
+    return div(other, a)
 
 
 @rule("linear")
@@ -94,9 +99,13 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Moments:
 
 
 @rule("addmm")
-def addmm(bias: Any, x: Any, weight: Any) -> Moments:
-    """bias + x @ weight, a linear layer whose weight stands the other way round."""
-    return _layer(torch.matmul, x, weight, bias, channel=-1, outputs=-1)
+def addmm(bias: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Moments:
+    """β·bias + α·x @ weight, a linear layer whose weight stands the other way round."""
+    if alpha != 1:
+        mat1 = mul(mat1, alpha)
+    if bias is not None and beta != 1:
+        bias = mul(bias, beta)
+    return _layer(torch.matmul, mat1, mat2, bias, channel=-1, outputs=-1)
 
 
 def _convolution(
@@ -132,7 +141,7 @@ def _biased(y: Moments, bias: Any, *, channel: int) -> Moments:
     if bias is None:
         return y
     shape = [-1] + [1] * (-channel - 1)
-    return add(y, moments_of(bias).each(lambda field: field.view(shape)))
+    return add(y, moments_of(bias).each(lambda field: field.view(shape) if field.dim() == 1 else field))
 
 
 def _masked(function: Bilinear, x: Moments, mask: Tensor, scale: Tensor) -> Moments:
@@ -203,8 +212,3 @@ def _placed(a: Any, b: Any) -> tuple[Moments, Moments]:
         else moments_of(part).each(lambda f: f.to(like))
         for part in (a, b)
     )
-
-
-def _finite(mean: Tensor) -> Tensor:
-    """A mask adds −∞ to logits: it is read off the mean by softmax and counts nowhere else."""
-    return mean.where(mean > -1e4, 0)

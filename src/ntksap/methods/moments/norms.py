@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ntksap._base import InputError
 from ntksap.methods.moments.linear import add, mul
 from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.uniform import thin, thinned, widened
 from ntksap.methods.moments.value import Moments
 
 
-@rule("batch_norm", "instance_norm")
+@rule("batch_norm")
 def batch_norm(
     x: Moments,
     running_mean: Any = None,
@@ -38,23 +39,40 @@ def batch_norm(
     return _affine(widened(normal, full), None, bias, shape)
 
 
+@rule("instance_norm")
+def instance_norm(
+    x: Moments,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Moments:
+    """As `batch_norm`: far positions of one noise image are as independent as two inputs."""
+    return batch_norm(x, weight=weight, bias=bias, eps=eps)
+
+
 @rule("layer_norm")
-def layer_norm(x: Moments, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Moments:
+def layer_norm(
+    x: Moments, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Moments:
     """(x − mean)/√V over the last dimensions of one input; approximate, good for many entries."""
-    return _within(x, list(range(-len(shape), 0)), weight, bias, eps, centre=True)
+    return _within(x, list(range(-len(normalized_shape), 0)), weight, bias, eps, centre=True)
 
 
 @rule("rms_norm")
-def rms_norm(x: Moments, shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Moments:
+def rms_norm(x: Moments, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Moments:
     """x/√(mean of x²) over the last dimensions of one input; approximate, good for many entries."""
-    return _within(x, list(range(-len(shape), 0)), weight, None, eps or 1e-7, centre=False)
+    return _within(x, list(range(-len(normalized_shape), 0)), weight, None, eps or 1e-7, centre=False)
 
 
 @rule("group_norm")
-def group_norm(x: Moments, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Moments:
+def group_norm(x: Moments, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Moments:
     """LayerNorm over each group of channels with all their positions."""
     shape = x.square.shape
-    grouped = x.each(lambda field: field.reshape(shape[0], groups, -1))
+    grouped = x.each(lambda field: field.reshape(shape[0], num_groups, -1))
     normal = _within(grouped, [-1], None, None, eps, centre=True).each(lambda field: field.reshape(shape))
     return _affine(normal, weight, bias, [1, -1] + [1] * (len(shape) - 2))
 
@@ -62,7 +80,17 @@ def group_norm(x: Moments, groups: int, weight: Any = None, bias: Any = None, ep
 @rule("normalize")
 def normalize(x: Moments, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Moments:
     """x/‖x‖."""
+    if p != 2:
+        raise InputError(f"norms of order {p} have no moments")
     return _scaled(x, x.square.detach().sum(dim, keepdim=True) + eps**2)
+
+
+@rule("_weight_norm")
+def weight_norm(v: Any, g: Any, dim: int = 0) -> Moments:
+    """g·v/‖v‖ with ‖v‖² held at its mean."""
+    v = moments_of(v)
+    over = [d for d in range(v.like.dim()) if d != dim % v.like.dim()] if dim >= 0 else list(range(v.like.dim()))
+    return mul(_scaled(v, v.square.detach().sum(over, keepdim=True)), g)
 
 
 def _within(x: Moments, over: list[int], weight: Any, bias: Any, eps: float, *, centre: bool) -> Moments:

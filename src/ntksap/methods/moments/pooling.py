@@ -1,14 +1,17 @@
-"""Pooling: averages with constant weights, and maxima."""
+"""Pooling: averages with constant weights, maxima, and sums along an index."""
 
 import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ntksap.methods.moments.table import rule
+from ntksap._base import InputError
+from ntksap.methods.moments.linear import add
+from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.value import Moments
 
 
@@ -27,30 +30,93 @@ def average(x: Moments, mean: Callable[[Tensor], Tensor], count: float) -> Momen
 
 
 @rule("mean")
-def mean(x: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+def mean(x: Moments, dim: Any = None, keepdim: bool = False, *, axis: Any = None, dtype: Any = None) -> Moments:
     """Over dimensions, taken as positions."""
-    over = list(range(x.square.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    over = _over(x, dim if axis is None else axis)
     count = math.prod(x.square.shape[d] for d in over)
     return average(x, lambda field: field.mean(over, keepdim=keepdim), count)
 
 
 @rule("sum")
-def total(x: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+def total(x: Moments, dim: Any = None, keepdim: bool = False, *, axis: Any = None, dtype: Any = None) -> Moments:
     """n times the mean."""
-    y = mean(x, dim, keepdim)
+    y = mean(x, dim, keepdim, axis=axis)
     n = x.square.numel() / y.square.numel()
     return Moments(y.square * n * n, y.cross * n * n, y.tangent * n * n, y.tangent_cross * n * n, y.mean * n)
 
 
-def _windows(function: Callable[..., Tensor], x: Moments, size: Any, *args: Any, **kwargs: Any) -> Moments:
+@rule("var")
+def variance(
+    x: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = 1, axis: Any = None
+) -> Moments:
+    """A statistic, held at its mean: that of the squares less the square of the mean."""
+    over = _over(x, dim if not isinstance(dim, bool) and axis is None else axis)
+    centre = x.mean.mean(over, keepdim=keepdim)
+    return moments_of((x.square.detach().mean(over, keepdim=keepdim) - centre.square()).clamp_min(0))
+
+
+@rule("std")
+def deviation(x: Moments, *args: Any, **kwargs: Any) -> Moments:
+    """The root of `variance`."""
+    return moments_of(variance(x, *args, **kwargs).mean.sqrt())
+
+
+@rule("norm", "linalg_norm", "linalg_vector_norm")
+def norm(x: Moments, p: Any = 2, dim: Any = None, keepdim: bool = False, ord: Any = 2, dtype: Any = None) -> Moments:
+    """A statistic, held at its mean size: the root of the sum of squares."""
+    if {p, ord} - {2, None, "fro"}:
+        raise InputError(f"norms of order {p if ord == 2 else ord} have no moments")
+    return moments_of(x.square.detach().sum(_over(x, dim), keepdim=keepdim).sqrt())
+
+
+def _over(x: Moments, dim: Any) -> list[int]:
+    return list(range(x.square.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+
+
+@rule("index_add", "scatter_add")
+def index_add(x: Moments, dim: int, index: Tensor, source: Any = None, *, src: Any = None, alpha: float = 1) -> Moments:
+    """x + sums over the entries of ``source`` that an index puts together, such as the neighbours of a node.
+
+    As in `average`, they share the cross moments and nothing else.
+    """
+    put = moments_of(source if src is None else src)
+    name = "scatter_add" if index.dim() > 1 or x.square.dim() == 1 else "index_add"
+
+    def collect(field: Tensor) -> Tensor:
+        base = torch.zeros_like(x.square)
+        put_in: Tensor = getattr(base, name)(dim, index, field.to(base))
+        return put_in * alpha
+
+    def both(square: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
+        shared = collect(cross.clamp_min(1e-300).sqrt()).square()
+        return collect(square - cross) * alpha + shared, shared
+
+    return add(x, Moments(*both(put.square, put.cross), *both(put.tangent, put.tangent_cross), collect(put.mean)))
+
+
+@rule("interpolate", "upsample")
+def interpolate(
+    x: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any, **kwargs: Any
+) -> Moments:
+    """Exact for the nearest entry; between entries as if neighbours were equal, so approximate."""
+    return x.each(lambda field: functional.interpolate(field, size, scale_factor, mode, *args, **kwargs))
+
+
+def _windows(function: Callable[..., Tensor], x: Moments, kernel_size: Any, *args: Any, **kwargs: Any) -> Moments:
     dims = int(function.__name__[-2])
-    count = size**dims if isinstance(size, int) else math.prod(size)
-    return average(x, lambda field: function(field, size, *args, **kwargs), count)
+    count = kernel_size**dims if isinstance(kernel_size, int) else math.prod(kernel_size)
+    return average(x, lambda field: function(field, kernel_size, *args, **kwargs), count)
 
 
-def _adaptive(function: Callable[..., Tensor], x: Moments, size: Any) -> Moments:
-    y = function(x.mean, size)
-    return average(x, lambda field: function(field, size), max(1.0, x.mean.numel() / y.numel()))
+def _adaptive(function: Callable[..., Tensor], x: Moments, output_size: Any) -> Moments:
+    y = function(x.mean, output_size)
+    return average(x, lambda field: function(field, output_size), max(1.0, x.mean.numel() / y.numel()))
+
+
+def _adaptive_maximum(
+    function: Callable[..., Tensor], x: Moments, output_size: Any, return_indices: bool = False
+) -> Moments:
+    return x.each(lambda field: function(field, output_size))
 
 
 def _maximum(
@@ -85,8 +151,7 @@ for _dims in (1, 2, 3):
     for _prefix, _pool in (("avg_pool", _windows), ("adaptive_avg_pool", _adaptive)):
         _name = f"{_prefix}{_dims}d"
         rule(_name)(partial(_pool, getattr(functional, _name)))
-    _plain = getattr(functional, f"adaptive_avg_pool{_dims}d")
-    rule(f"adaptive_max_pool{_dims}d")(partial(lambda f, x, size: x.each(lambda field: f(field, size)), _plain))
+    rule(f"adaptive_max_pool{_dims}d")(partial(_adaptive_maximum, getattr(functional, f"adaptive_avg_pool{_dims}d")))
 rule("max_pool1d")(_maximum_1d)
 rule("max_pool2d")(partial(_maximum, functional.avg_pool2d))
 rule("max_pool3d")(partial(_maximum, functional.avg_pool3d))

@@ -8,44 +8,39 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ntksap.methods.moments.table import field_by_field, moments_of, rule
+from ntksap.methods.moments.table import MOVES, field_by_field, moments_of, rule
 from ntksap.methods.moments.uniform import thinned, widened
-from ntksap.methods.moments.value import FIELDS, Moments
+from ntksap.methods.moments.value import FIELDS, Moments, Weight, certain
 
-_METHODS = (
+MOVES |= {
     "view", "reshape", "flatten", "unflatten", "permute", "transpose", "swapaxes", "swapdims", "movedim", "squeeze",
     "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile", "contiguous", "clone",
-    "chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select", "gather", "roll", "flip", "view_as",
-    "reshape_as", "t", "ravel", "diagonal", "unfold", "detach", "__getitem__",
-)  # fmt: skip
-_FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
-    functional.pixel_shuffle,
-    functional.pixel_unshuffle,
-    functional.channel_shuffle,
-)
-_JOINS: tuple[Callable[..., Tensor], ...] = (torch.cat, torch.stack, torch.hstack, torch.vstack)
+    "chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind", "narrow", "select",
+    "index_select", "gather", "take_along_dim", "roll", "flip", "fliplr", "flipud", "rot90", "view_as", "reshape_as",
+    "t", "ravel", "diagonal", "diag_embed", "unfold", "detach", "triu", "tril", "pixel_shuffle", "pixel_unshuffle",
+    "channel_shuffle", "atleast_1d", "atleast_2d", "atleast_3d", "__getitem__", "unsafe_chunk", "unsafe_split",
+}  # fmt: skip
+_JOINS: tuple[Callable[..., Tensor], ...] = (torch.cat, torch.stack, torch.hstack, torch.vstack, torch.dstack)
 _KEEPS = (
     "to", "type_as", "type", "double", "float", "half", "bfloat16", "cpu", "cuda", "dropout", "dropout1d", "dropout2d",
-    "dropout3d", "alpha_dropout", "feature_alpha_dropout", "data",
+    "dropout3d", "alpha_dropout", "feature_alpha_dropout", "data", "real", "positive",
 )  # fmt: skip
 
 
-def _join(function: Callable[..., Tensor], parts: Sequence[Any], *args: Any, **kwargs: Any) -> Moments:
+def join(function: Callable[..., Tensor], parts: Sequence[Any], *args: Any, **kwargs: Any) -> Moments:
+    """Return several tensors as one."""
     known = [moments_of(part) for part in parts]
+    like = next((part.like for part, own in zip(known, parts, strict=True) if isinstance(own, Moments)), known[0].like)
+    known = [Moments(*(getattr(part, name).to(like) for name in FIELDS)) for part in known]
     joined: Moments = field_by_field(function, known, *args, **kwargs)
     return joined
 
 
-for _name in _METHODS:
-    rule(_name)(partial(field_by_field, getattr(torch.Tensor, _name)))
-for _function in _FUNCTIONS:
-    rule(_function.__name__)(partial(field_by_field, _function))
 for _function in _JOINS:
-    rule(_function.__name__)(partial(_join, _function))
-rule("concat", "concatenate")(partial(_join, torch.cat))
+    rule(_function.__name__)(partial(join, _function))
 
 
-@rule("T", "mT")
+@rule("T", "mT", "H", "mH")
 def transposed(x: Moments) -> Moments:
     """Of matrices; what .T makes of other shapes is deprecated."""
     return x.each(lambda field: field.mT)
@@ -58,24 +53,57 @@ def keep(x: Moments, *args: Any, **kwargs: Any) -> Moments:
 
 
 @rule("pad")
-def pad(x: Moments, widths: Sequence[int], mode: str = "constant", value: float | None = None) -> Moments:
+def pad(x: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Moments:
     """Padding by a constant c has E[x²] = c² there; other modes copy entries."""
     if mode != "constant" or not value:
-        return x.each(lambda field: functional.pad(field, widths, mode))
+        return x.each(lambda field: functional.pad(field, pad, mode))
     edge = {"square": value * value, "cross": value * value, "mean": value}
-    return Moments(*(functional.pad(getattr(x, name), widths, mode, edge.get(name, 0.0)) for name in FIELDS))
+    return Moments(*(functional.pad(getattr(x, name), pad, mode, edge.get(name, 0.0)) for name in FIELDS))
+
+
+@rule("where")
+def where(condition: Any, input: Any, other: Any) -> Moments:
+    """Entries of two tensors under a known condition; as a method, the condition comes second."""
+    if isinstance(condition, Moments):
+        condition, input = input, condition
+    a, b = moments_of(input), moments_of(other)
+    like = (a if isinstance(input, Moments) else b).like
+    pairs = [(getattr(a, name).to(like), getattr(b, name).to(like)) for name in FIELDS]
+    return Moments(*(torch.where(condition, one, two) for one, two in pairs))
 
 
 @rule("masked_fill")
-def masked_fill(x: Moments, where: Tensor, value: Any) -> Moments:
-    """A masked entry has a known value, with which softmax sees that it is left out."""
-    filled = {"mean": float(value)}
-    return Moments(*(getattr(x, name).masked_fill(where, filled.get(name, 0.0)) for name in FIELDS))
+def masked_fill(x: Moments, mask: Tensor, value: Any) -> Moments:
+    """A masked entry has a known value; by a large negative one softmax sees that it is left out."""
+    return where(mask, value, x)
+
+
+@rule("__setitem__")
+def set_item(x: Moments, where: Any, value: Any) -> Moments:
+    """x[where] = value."""
+    put = moments_of(value)
+    fields = [getattr(x, name).clone() for name in FIELDS]
+    for name, field in zip(FIELDS, fields, strict=True):
+        field[where] = getattr(put, name).to(field)
+    return Moments(*fields)
+
+
+@rule("copy")
+def copy(x: Moments, src: Any, non_blocking: bool = False) -> Moments:
+    """x.copy_(src)."""
+    return moments_of(src).each(lambda field: field.to(x.like).expand_as(x.like))
+
+
+@rule("fill", "zero")
+def fill(x: Moments, value: float = 0.0) -> Moments:
+    """x.fill_(value) and x.zero_()."""
+    return certain(torch.full_like(x.like, value))
 
 
 @rule("embedding")
-def embedding(ids: Tensor, table: Moments, *args: Any, **kwargs: Any) -> Moments:
+def embedding(ids: Tensor, weight: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Rows of a table. Two inputs have other tokens, so they share nothing."""
+    table = Moments(*(getattr(weight, name) for name in FIELDS)) if isinstance(weight, Weight) else moments_of(weight)
     one = thinned(table)
     if all(getattr(one, name).shape[0] == 1 for name in FIELDS):  # all rows are alike: none is looked up
         wide = torch.Size([*ids.shape, table.shape[1]])

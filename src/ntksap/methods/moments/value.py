@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MASKED = -1e4
+"""What is below is no number but the mark of a mask."""
+
 FIELDS = ("square", "cross", "tangent", "tangent_cross", "mean")
 
 
@@ -56,11 +59,39 @@ def noise(like: Tensor) -> Moments:
     return Moments(one, zero, zero, zero, zero)
 
 
-def certain(value: Tensor) -> Moments:
+class Known(Moments):
+    """A tensor whose values are known, whatever is drawn: E[x²] = x². The fields are made when something asks for them.
+
+    A mask adds −∞, or the like, to logits: see `unmasked`.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        object.__setattr__(self, "mean", value.detach())
+
+    mean: Tensor
+    square = property(lambda self: unmasked(self.mean).square())
+    cross = square
+    tangent = property(lambda self: torch.zeros_like(self.mean))
+    tangent_cross = tangent
+
+    @property
+    def like(self) -> Tensor:
+        """As `Moments.like`."""
+        return self.mean
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Known":
+        """As `Moments.each`."""
+        return Known(function(self.mean))
+
+
+def unmasked(mean: Tensor) -> Tensor:
+    """Return ``mean`` without the marks of masks, which softmax reads off it and which count nowhere else."""
+    return mean.where(mean > MASKED, 0)
+
+
+def certain(value: Tensor) -> Known:
     """Return the moments of a tensor whose values are known: E[x²] = x²."""
-    value = value.detach()
-    zero = torch.zeros_like(value)
-    return Moments(value.square(), value.square(), zero, zero, value)
+    return Known(value)
 
 
 class Weight(Moments):
@@ -98,5 +129,7 @@ class Weight(Moments):
 
 def fixed(square: Tensor, mean: Tensor) -> Moments:
     """Return the moments of a parameter that is not perturbed; all inputs share it."""
+    if square.device.type != "meta" and torch.equal(square, mean.square()):
+        return Known(mean)
     zero = torch.zeros((), dtype=square.dtype, device=square.device).expand(square.shape)
     return Moments(square, square, zero, zero, mean)

@@ -1,0 +1,141 @@
+"""What is prunable by default, what is not, and how users say otherwise."""
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+import ntksap
+from ntksap.net.layers import by_output, fan_in
+from ntksap.net.prunable import left_out, prunable_names
+
+
+class Experts(nn.Module):
+    """Two matrices for each of four experts, as mixtures of experts have them; every expert sees every input."""
+
+    def __init__(self, is_transposed: bool = False) -> None:
+        super().__init__()
+        first, second = (4, 12, 6), (4, 6, 12)
+        self.is_transposed = is_transposed
+        self.up = nn.Parameter(0.3 * torch.randn(second if is_transposed else first))
+        self.down = nn.Parameter(0.3 * torch.randn(first if is_transposed else second))
+        self.up_bias = nn.Parameter(torch.zeros(4, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        up, down = (w if self.is_transposed else w.mT for w in (self.up, self.down))
+        return (torch.relu(x @ up + self.up_bias[:, None]) @ down).mean(0)
+
+
+class Mixture(nn.Module):
+    def __init__(self, is_transposed: bool = False) -> None:
+        super().__init__()
+        self.stem, self.experts, self.head = nn.Linear(5, 6), Experts(is_transposed), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.experts(self.stem(x)))
+
+
+class Symmetric(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.triu() + x.triu(1).mT
+
+
+def data():
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(6, 5, generator=generator), torch.randint(3, (6,), generator=generator))]
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_stacked_experts_are_prunable_and_one_matrix_each(is_transposed):
+    module = Mixture(is_transposed)
+    names = ("stem.weight", "experts.up", "experts.down", "head.weight")
+    assert prunable_names(module) == names
+    assert left_out(module) == {}
+    assert (fan_in(module.experts, module.experts.up), fan_in(module.experts, module.experts.down)) == (6, 12)
+    assert by_output(module.experts, module.experts.up).shape == (48, 6)
+    drawn = torch.stack([ntksap.Net(module).draw(i)["experts.down"] for i in range(50)])
+    assert float(drawn.var()) == pytest.approx(2 / 12, rel=0.05)
+    masks = ntksap.prune(module, 0.9, "snip", data=data())
+    zeros = sum(int((~masks[name]).sum()) for name in names)
+    assert zeros / sum(module.get_parameter(name).numel() for name in names) == pytest.approx(0.9, abs=0.01)
+
+
+def weight_norm_old(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: parametrizations.weight_norm(nn.Linear(20, 20)),
+        lambda: weight_norm_old(nn.Linear(20, 20)),
+        lambda: parametrizations.spectral_norm(nn.Linear(20, 20)),
+        lambda: nn.utils.spectral_norm(nn.Linear(20, 20)),
+        lambda: parametrizations.orthogonal(nn.Linear(20, 20)),
+        lambda: parametrize.register_parametrization(nn.Linear(20, 20), "weight", Symmetric()),
+    ],
+    ids=["weight_norm", "older weight_norm", "spectral_norm", "older spectral_norm", "orthogonal", "own"],
+)
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.spectral_norm` is deprecated:FutureWarning")
+def test_other_parametrized_layers_stay_dense_which_is_said_with_their_share(make):
+    module = nn.Sequential(nn.Linear(5, 20), nn.ReLU(), make(), nn.ReLU(), nn.Linear(20, 3))
+    assert prunable_names(module) == ("0.weight", "4.weight")
+    [(name, share)] = left_out(module).items()
+    total = sum(p.numel() for p in module.parameters())
+    assert share == 400 / total
+    with pytest.warns(ntksap.NotPrunableWarning, match=rf"{share:.1%} of the parameters.*{name}"):
+        ntksap.prune(module, 0.5, "random")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ntksap.prune(module, 0.5, "random", exclude=name)
+        assert name in ntksap.prune(module, 0.5, "random", include=["default", name])
+
+
+def test_the_parts_of_recurrent_weights_under_weight_norm_are_not_taken_for_weights():
+    module = nn.LSTM(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        nn.utils.weight_norm(module, "weight_hh_l0")
+    assert prunable_names(module) == ("weight_ih_l0",)
+    assert "weight_hh_l0_v" in left_out(module)
+
+
+def test_embeddings_biases_and_small_tables_are_not_worth_a_warning():
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place = nn.Parameter(torch.zeros(1, 4, 8))
+            self.table = nn.Parameter(torch.zeros(2, 3))
+            self.words, self.layer = nn.Embedding(100, 8), nn.Linear(8, 8)
+
+    assert list(left_out(Own())) == ["place"]  # 3 % of its parameters
+    assert left_out(Own(), exclude="place") == left_out(Own(), include=nn.Linear) == {}
+
+
+def test_include_adds_to_the_default_when_it_names_it():
+    module = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    usual = ("1.weight", "2.weight")
+    assert prunable_names(module, include="default") == usual
+    assert prunable_names(module, include=["default", "0.*"]) == ("0.weight", *usual)
+    assert prunable_names(module, include=["default", nn.Embedding], exclude="1.*") == ("0.weight", "2.weight")
+    assert prunable_names(module, include="0.*") == ("0.weight",)
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+def test_a_pattern_that_matches_nothing_is_an_error_that_names_the_nearest(option):
+    module = nn.ModuleDict({"body": nn.Linear(4, 4), "classifier": nn.Linear(4, 2)})
+    with pytest.raises(ntksap.InputError, match=rf"{option}='clasifier\.\*' matches no .* mean 'classifier\.\*'"):
+        prunable_names(module, **{option: ["body.*", "clasifier.*"]})
+    with pytest.raises(ntksap.InputError, match=r"Parameters are named like 'body\.weight'"):
+        prunable_names(module, **{option: "0123"})
+
+
+def test_a_tied_parameter_is_found_by_each_of_its_names():
+    module = nn.ModuleDict({"words": nn.Embedding(9, 4), "body": nn.Linear(4, 4), "head": nn.Linear(4, 9)})
+    module["head"].weight = module["words"].weight
+    assert prunable_names(module, include="head.weight") == ("words.weight",)
+    assert prunable_names(module, include=["default", "words.*"], exclude="head.*") == ("body.weight",)
