@@ -7,16 +7,21 @@ do the work.
 
 from ntksap.net.kernels.compiler import available, library, transformed
 from ntksap.net.kernels.context import sparse_kernels
-from ntksap.net.kernels.layers import native_layers, sparse_layers
+from ntksap.net.kernels.geometry import Geometry, without_skips
+from ntksap.net.kernels.layers import bears_channels_last, native_layers, safe_layers, sparse_layers
 from ntksap.net.kernels.sparse_conv import by_kept_weights, conv2d
 
 __all__ = [
+    "Geometry",
     "available",
+    "bears_channels_last",
     "by_kept_weights",
     "conv2d",
     "library",
     "native_layers",
+    "safe_layers",
     "sparse_kernels",
     "sparse_layers",
     "transformed",
+    "without_skips",
 ]

@@ -11,7 +11,10 @@ import tempfile
 from pathlib import Path
 
 import torch
+import torch.fx
 from torch import Tensor
+
+from ntksap._base import InputError
 
 SOURCES = ("kernels.c", "sparse_conv.h", "batch_norm.h", "winograd.h")
 TUNED: tuple[list[str], ...] = (["-march=native"], ["-mcpu=native"], [])  # the first that the compiler knows
@@ -35,6 +38,8 @@ def library() -> ctypes.CDLL | None:
 
 def available(*tensors: Tensor) -> bool:
     """Whether the kernels can work on these tensors, and nobody is watching what torch does with them."""
+    if torch.compiler.is_compiling():
+        return False
     for tensor in tensors:
         if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
             return False
@@ -42,12 +47,24 @@ def available(*tensors: Tensor) -> bool:
 
 
 def transformed(*tensors: Tensor) -> bool:
-    """Whether a tensor has rules of its own, or is inside a transformation of torch.func or forward mode."""
+    """Whether a tensor has rules of its own, or is inside torch.compile, torch.func's transformations or forward mode."""
+    if torch.compiler.is_compiling():
+        return True
     return torch.overrides.has_torch_function(tensors) or any(
         torch._C._functorch.is_functorch_wrapped_tensor(t)
         or torch.autograd.forward_ad.unpack_dual(t).tangent is not None
         for t in tensors
     )
+
+
+def refuse_recording(x: object) -> None:
+    """Raise `InputError` if x is being traced or exported: a graph holds operators of torch only."""
+    exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # not in torch 2.6
+    if torch._C._get_tracing_state() is not None or exporting() or isinstance(x, torch.fx.Proxy):
+        raise InputError(
+            "a module cannot be traced or exported inside sparse_kernels, whose kernels are no operators of torch: "
+            "leave the block first (the graph then holds dense convolutions, with zeros for the pruned weights)"
+        )
 
 
 def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:
