@@ -1,6 +1,6 @@
 """Kernels in C for the CPU: convolutions that touch the kept weights only, dense 3×3 convolutions, and BatchNorm.
 
-The machine's own C compiler makes them on first use and keeps them in the user's cache folder. They share torch's
+The machine's own C compiler makes them on first use and keeps them in a folder of the user's own (see `cache`). They share torch's
 threads. Without a compiler, on other devices, or with the environment variable ``NTKSAP_NATIVE=0``, torch's own kernels
 do the work.
 """

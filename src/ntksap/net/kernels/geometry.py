@@ -39,8 +39,8 @@ def without_skips(x: Tensor, shape: Sequence[int], how: Geometry) -> tuple[Tenso
 
     ``shape`` is that of the weights. A thin 1×1 convolution with a stride looks at every s-th pixel of x (…, C, H, W)
     only: it is one without a stride of those pixels. On processors with AVX2, and channels last, oneDNN's derivative of
-    the former with respect to the weights writes past its buffer (its issue 6035): the process dies, hangs, or has
-    wrong numbers. Everything else is returned as it is.
+    the former with respect to the weights writes past its buffer: the process dies, hangs, or has wrong numbers.
+    Everything else is returned as it is.
     """
     if not thin(shape) or how.stride == (1, 1) or how.padding != (0, 0):
         return x, how
