@@ -37,6 +37,11 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+def provenance() -> str:
+    """Return whose kernels work on a CPU here. Numbers of others differ in their last bits."""
+    return "torch" if library() is None else "ntksap and torch"
+
+
 def available(*tensors: Tensor) -> bool:
     """Whether the kernels can work on these tensors, and nobody is watching what torch does with them."""
     if torch.compiler.is_compiling():
