@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("thin_networks.py")
 
 def survive(threads: int, methods: str, widths: str) -> None:
     # Processors with AVX2 and nothing newer are the ones concerned; newer ones can be told to be like them.
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, str(PROGRAM), str(threads), methods, widths]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
