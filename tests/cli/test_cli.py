@@ -14,6 +14,7 @@ import torch
 import ntksap
 from ntksap.analysis.kernel_change import kernel_change
 from ntksap.cli import main
+from ntksap.net.kernels import library
 
 TINY = ["--model", "lenet-300-100", "--method", "synflow", "--rounds", "3", "--sparsity", "0.9"]
 
@@ -283,3 +284,16 @@ def test_ctrl_c_ends_cleanly(tmp_path):
     assert "stopped" in message
     assert "Traceback" not in message
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
+def test_a_run_goes_on_with_other_kernels_only_if_the_user_insists(tmp_path, capsys, monkeypatch):
+    command = ["train", *TINY, "--epochs", "1", "--out", str(tmp_path), "--json"]
+    assert main(command) == 0
+    name = json.loads(capsys.readouterr().out)["name"]
+    (tmp_path / name / "result.json").unlink()  # as if it had been stopped before
+    monkeypatch.setattr("ntksap.net.kernels.compiler.library", lambda: None)
+    assert "insist with --other-kernels" in failure(capsys, *command)
+    assert main([*command, "--other-kernels"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["name"], result["versions"]["kernels"]) == (name, "ntksap and torch, then torch")

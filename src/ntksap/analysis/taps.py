@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import grad as conv_grad
 
 from ntksap.net import Net
-from ntksap.net.kernels import by_kept_weights
+from ntksap.net.kernels import Geometry, by_kept_weights, without_skips
 
 _WEIGHT_GRADIENT: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: conv_grad.conv1d_weight,
@@ -117,7 +117,7 @@ def _contract(layer: nn.Module, entered: Tensor, behind: Tensor, columns: Column
         summed: Tensor = behind.reshape(k, -1, layer.out_features).mT @ entered.reshape(-1, layer.in_features)
         return summed.flatten(1)[:, columns.positions]
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    how = layer.stride, layer.padding, layer.dilation, layer.groups
+    how = Geometry(layer.stride, layer.padding, layer.dilation, layer.groups)
     if isinstance(layer, nn.Conv2d) and columns.kept is not None:
         few = by_kept_weights(entered[None], behind, columns.kept, *how)
         if few is not None:
@@ -125,6 +125,7 @@ def _contract(layer: nn.Module, entered: Tensor, behind: Tensor, columns: Column
     # The k scalars become output channels: one convolution that is k times as wide.
     groups, shape = layer.groups, layer.weight.shape
     wide = behind.unflatten(1, (groups, -1)).transpose(0, 1).flatten(0, 2)
+    entered, how = without_skips(entered, shape, how)
     made = _WEIGHT_GRADIENT[type(layer)](entered[None], (k * shape[0], *shape[1:]), wide[None], *how)
     apart: Tensor = made.unflatten(0, (groups, k, -1)).transpose(0, 1).flatten(1, 2)
     return apart.flatten(1)[:, columns.positions]

@@ -38,6 +38,7 @@ def run_compare(
     sanity: str = "",
     out: Path = Path("runs"),
     device: str = "cpu",
+    other_kernels: bool = False,
     json: bool = False,
 ) -> None:
     """Compare methods: accuracy against sparsity, mean ± std over seeds, with the dense network as the reference.
@@ -58,6 +59,7 @@ def run_compare(
         sanity: Variants to add for each method, with commas: shuffle, reinit, invert.
         out: The folder for runs, table, figure and report.
         device: cpu, cuda or mps.
+        other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
         json: Print one JSON object.
     """
     names = list(METHODS) if methods == "all" else listed(methods)
@@ -79,7 +81,7 @@ def run_compare(
         )
     ]
     board = Board(len(plan))
-    place = Place(data.data_dir, data.download, data.workers, device)
+    place = Place(data.data_dir, data.download, data.workers, device, other_kernels=other_kernels)
     events = engine.sweep(plan, out / "runs", place)
     try:
         follow(events, board)

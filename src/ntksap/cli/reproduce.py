@@ -34,6 +34,7 @@ def run_reproduce(
     out: Path = Path("reproduce"),
     jobs: int | None = None,
     device: str = "cpu",
+    other_kernels: bool = False,
     json: bool = False,
 ) -> None:
     """Carry out a table or figure of the paper again and put the paper's numbers beside ours.
@@ -53,6 +54,7 @@ def run_reproduce(
         out: The folder for everything; NAME-SCALE in it holds comparison.json, comparison.md, figures and report.html.
         jobs: Runs at the same time, which share the cores; by default one per core.
         device: cpu, cuda or mps.
+        other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
         json: Print one JSON object.
     """
     if list:
@@ -63,7 +65,7 @@ def run_reproduce(
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs must be at least 1, not {jobs}")
     plan = _narrowed(read_plan(name, scale), listed(panels), numbers(int, "seeds", seeds) if seeds else [])
-    place = Place(data_dir, download, workers, device)
+    place = Place(data_dir, download, workers, device, other_kernels=other_kernels)
     found, folder = reproduce(plan, Bench(out, place, _executor(jobs or cores()), bars))
     if json:
         print_json({**found.to_json(), "out": str(folder)})

@@ -31,6 +31,7 @@ def run_train(
     floor: int | float = 0,
     keep_epochs: str = "",
     sync_norm: bool = True,
+    other_kernels: bool = False,
     out: Path = Path("runs"),
     device: str = "cpu",
     json: bool = False,
@@ -54,6 +55,7 @@ def run_train(
         floor: Weights that each layer keeps at least, as a number or, below 1, as a share.
         keep_epochs: Epochs after which to keep a checkpoint, with commas: 0,40,80 (0 is before training).
         sync_norm: With several processes (torchrun), take BatchNorm's statistics over all of them.
+        other_kernels: Go on with a run that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
         out: The folder that holds runs; this run is a folder in it, named by its settings.
         device: cpu, cuda or mps.
         json: Print the result as one JSON object.
@@ -82,7 +84,7 @@ def run_train(
 
         if ranks.first and read_result(out / settings.name) is not None:
             stderr.print("this run is finished already; here is its result", highlight=False)
-        place = Place(data.data_dir, data.download, data.workers, own, kept, sync_norm)
+        place = Place(data.data_dir, data.download, data.workers, own, kept, sync_norm, other_kernels=other_kernels)
         result = run(settings, out, place, on_progress, ranks.group)
     if not ranks.first:
         return

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from ntksap._base import InputError, global_seed
 from ntksap.net.initialisers import Initialiser, initialiser, variances
-from ntksap.net.kernels import native_layers, sparse_layers
 from ntksap.net.layers import unwrap
+from ntksap.net.layout import Layout, laid_out
 from ntksap.net.norms import Norms
 from ntksap.net.prunable import Selectors, prunable_names
 from ntksap.net.recomputation import refuse_recomputation, uncheckpointed
-from ntksap.net.unfused import plain_kernels
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 """What a module is called with: one tensor, positional arguments, or keyword arguments."""
@@ -86,9 +85,7 @@ class Net:
         self._places = _places(self._skeleton)
         self._norms = Norms(self._skeleton)
         refuse_recomputation(self._skeleton)
-        # Convolutions on a CPU are faster with the channels as the innermost dimension.
-        self._convolutions = sum(isinstance(part, nn.Conv2d) for part in module.modules())
-        self._channels_last = self.device.type == "cpu" and self._convolutions > 0
+        self._layout = Layout(self._skeleton, self.device, autocast=autocast)
 
     def __call__(
         self,
@@ -188,40 +185,19 @@ class Net:
 
     def _forward(self, weights: Mapping[str, Tensor], inputs: Inputs, kept: Kept, **norms: Any) -> Tensor:
         tensors = {**weights, **self._fresh_buffers(weights), **norms.get("given", {})}
-        plain = self.device.type == "cpu" and not self._autocast
-        sparse = sparse_layers(self._skeleton, kept) if plain and kept is not None else {}
-        # Kernels for kept weights want the channels first; dense ones are faster with the channels last, which for a
-        # single input does not pay for the change of layout.
-        last = self._channels_last and len(sparse) <= self._convolutions / 2 and not _single(inputs)
-        # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
-        with plain_kernels(self._skeleton), native_layers(self._skeleton, sparse), global_seed("forward"):
-            try:
-                return self._evaluate(tensors, inputs, norms, last)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:
-                if not last:
-                    raise
-                self._channels_last = False  # a module that views tensors as if their channels came first
-                return self._evaluate(tensors, inputs, norms, False)
+        return self._layout.evaluate(lambda layout: self._evaluate(tensors, inputs, norms, layout), inputs, kept)
 
     def _evaluate(
-        self, tensors: Mapping[str, Tensor], inputs: Inputs, norms: dict[str, Any], channels_last: bool
+        self, tensors: Mapping[str, Tensor], inputs: Inputs, norms: dict[str, Any], layout: torch.memory_format
     ) -> Tensor:
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-
-        def laid_out(tensor: Tensor) -> Tensor:
-            if tensor.dim() != 4 or torch.overrides.has_torch_function_unary(tensor):  # the latter has its own layout
-                return tensor
-            return tensor.contiguous(memory_format=layout)
-
-        args, kwargs = map_tensors(arguments(inputs), laid_out)
+        args, kwargs = map_tensors(arguments(inputs), lambda tensor: laid_out(tensor, layout))
         bfloat16 = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
         try:
             # As torch.func.functional_call does, without its checks, which cost as much as a small net.
             for slots, key, name, _ in self._places:
-                slots[key] = laid_out(tensors[name])
-            with self._norms.using(**norms), bfloat16, uncheckpointed():
+                slots[key] = laid_out(tensors[name], layout)
+            # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
+            with self._norms.using(**norms), bfloat16, global_seed("forward"), uncheckpointed():
                 output = self._output(self._skeleton(*args, **kwargs))
         finally:
             for slots, key, _, own in self._places:
@@ -269,11 +245,6 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return tuple(inputs), {}
-
-
-def _single(inputs: Inputs) -> bool:
-    """Whether there is one input only, as far as can be told."""
-    return isinstance(inputs, Tensor) and len(inputs) == 1
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -17,7 +17,7 @@ from ntksap.data import Dataset, load
 from ntksap.pruning import Masks
 from ntksap.runs.folder import OnProgress, Place, Progress, carry_out, kept_name
 from ntksap.runs.masking import make_masks
-from ntksap.runs.settings import DENSE, Settings, versions
+from ntksap.runs.settings import DENSE, Settings
 from ntksap.training import TrainState, train
 
 
@@ -70,7 +70,6 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgres
         "peak_memory_mib": peak_memory_mib(),
         "threads": torch.get_num_threads(),
         "processes": ranks.size,
-        "versions": versions(),
     }
 
 
@@ -123,7 +122,7 @@ def _trained(
     )
     records: list[dict[str, Any]] = []
     if ranks.from_first(checkpoint.exists):
-        state.load(checkpoint)
+        state.load(checkpoint, other_kernels=place.other_kernels)
         # The record of an epoch is written before its checkpoint, so there may be one too many, never one too few.
         records = [json.loads(line) for line in metrics.read_text().splitlines()][: state.epoch]
     if state.epoch == 0 and 0 in place.keep_epochs and ranks.first:

@@ -2,7 +2,7 @@
 
 A run is a folder named by its settings:
 
-- ``settings.toml``: the settings, and the versions in use
+- ``settings.toml``: the settings, the versions in use, and whose kernels the run has been computed with
 - ``masks.safetensors``: the masks, and the weights to start from if the method chose some (while pruning:
   ``pruning.safetensors``, what is known after the last round)
 - ``metrics.jsonl``: one record per epoch
@@ -23,8 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ntksap._base import ALONE, TEMPORARY, NtksapError, Ranks, StorageError, write_atomically, write_json
-from ntksap.runs.settings import Settings
+import torch
+
+from ntksap._base import ALONE, TEMPORARY, InputError, NtksapError, Ranks, StorageError, write_atomically, write_json
+from ntksap.net.kernels import provenance
+from ntksap.runs.settings import Settings, read_kernels, versions
 
 
 class BusyError(NtksapError, RuntimeError):
@@ -64,6 +67,8 @@ class Place:
     """With several processes, BatchNorm takes its statistics over all of them. Without, the result changes a little."""
     micro_batch: int | None = None
     """Inputs that scores are computed on at a time; by default a whole batch, and less if memory runs out."""
+    other_kernels: bool = False
+    """Resume a run that began with other kernels (see `ntksap.net.kernels`). The result then says so."""
 
 
 OnProgress: TypeAlias = Callable[[Progress], object]
@@ -85,9 +90,11 @@ def carry_out(
     with ExitStack() as stack:
         ranks.from_first(lambda: stack.enter_context(locked(folder)))
         try:
-            if (result := ranks.from_first(lambda: _begun(settings, folder))) is not None:
+            kernels = ranks.from_first(lambda: _kernels(folder, place))
+            if (result := ranks.from_first(lambda: _begun(settings, folder, kernels))) is not None:
                 return result
             result = {"name": settings.name, **settings.plain(), **work(settings, folder, place, on_progress, ranks)}
+            result["versions"] = versions(kernels)
             if ranks.first:
                 (folder / "error.json").unlink(missing_ok=True)
                 write_json(folder / "result.json", result)
@@ -113,11 +120,32 @@ def kept_name(epoch: int) -> str:
     return f"epoch-{epoch:04d}.safetensors"
 
 
-def _begun(settings: Settings, folder: Path) -> dict[str, Any] | None:
+def _kernels(folder: Path, place: Place) -> str:
+    """Return whose kernels the run will have been computed with; raises `InputError` if they change without consent.
+
+    Folders of earlier versions may not say with which they began; then nobody can tell.
+    """
+    now, before = provenance(), read_kernels(folder / "settings.toml")
+    begun = any(folder.glob("*.safetensors"))
+    if not begun or before is None or before.split(_THEN)[-1] == now or torch.device(place.device).type != "cpu":
+        return before if begun and before else now
+    if not place.other_kernels:
+        raise InputError(
+            f"{folder.name} began with the kernels of {before} and would go on with those of {now}, which round "
+            "otherwise: the result would be that of neither. Bring them back (a C compiler, NTKSAP_NATIVE), begin "
+            "anew elsewhere, or insist with --other-kernels"
+        )
+    return f"{before}{_THEN}{now}"
+
+
+_THEN = ", then "
+
+
+def _begun(settings: Settings, folder: Path, kernels: str) -> dict[str, Any] | None:
     """Tidy up what an earlier attempt left, and describe the run; return its result if it is finished after all."""
     for left_over in folder.glob(f"{TEMPORARY}*"):
         left_over.unlink()
-    write_atomically(folder / "settings.toml", settings.to_toml())
+    write_atomically(folder / "settings.toml", settings.to_toml(kernels))
     return read_result(folder)
 
 

@@ -12,7 +12,7 @@ from ntksap.methods import method_named
 from ntksap.runs.execution import facts, run_data
 from ntksap.runs.folder import OnProgress, Place, carry_out
 from ntksap.runs.masking import make_masks
-from ntksap.runs.settings import Settings, versions
+from ntksap.runs.settings import Settings
 
 
 def prune_only(
@@ -45,6 +45,6 @@ def prune_only(
             ranks=ranks,
         )
         flops = cost(model, masks, input_shape=input_shape)
-        return {**facts(masks, flops), "threads": torch.get_num_threads(), "versions": versions()}
+        return {**facts(masks, flops), "threads": torch.get_num_threads()}
 
     return carry_out(work, settings, root, place, on_progress)

@@ -15,7 +15,7 @@ from ntksap._base import InputError, toml, unknown
 from ntksap._prune import check_combination
 from ntksap._version import __version__
 from ntksap.methods import METHODS, method_named
-from ntksap.net.kernels import library
+from ntksap.net.kernels import provenance
 from ntksap.pruning import CHECKS, Floor, Rescale, Sanity, density_of, rescale_named, schedule_named
 from ntksap.training import Recipe, not_default
 
@@ -75,9 +75,9 @@ class Settings(Pruning):
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values
 
-    def to_toml(self) -> str:
-        """Return the settings and the versions in use as TOML."""
-        return toml.dumps({**self.plain(), "versions": versions()})
+    def to_toml(self, kernels: str | None = None) -> str:
+        """Return the settings and the versions in use as TOML; ``kernels``: whose, if not only those in use."""
+        return toml.dumps({**self.plain(), "versions": versions(kernels)})
 
 
 def read_settings(path: Path) -> Settings:
@@ -88,6 +88,15 @@ def read_settings(path: Path) -> Settings:
         return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
     except (OSError, toml.TOMLDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
+
+
+def read_kernels(path: Path) -> str | None:
+    """Return whose kernels a run's ``settings.toml`` says were in use, None if it does not say."""
+    try:
+        kernels = toml.loads(path.read_text(encoding="utf-8"))["versions"]["kernels"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return kernels if isinstance(kernels, str) else None
 
 
 def label_of(method: str, sanity: str) -> str:
@@ -166,12 +175,12 @@ def settings_for(
     return Settings(model=model, data=data, recipe=recipe, **vars(chosen))
 
 
-def versions() -> dict[str, str]:
+def versions(kernels: str | None = None) -> dict[str, str]:
     """Return the versions that a result depends on, and whose kernels (on a CPU) may have computed it."""
     return {
         "ntksap": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
-        "kernels": "torch" if library() is None else "ntksap and torch",
+        "kernels": kernels or provenance(),
     }

@@ -23,14 +23,19 @@ class CheckpointError(NtksapError, ValueError):
 
 
 def write_checkpoint(
-    path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int, identity: Mapping[str, Any]
+    path: str | Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    epoch: int,
+    identity: Mapping[str, Any],
+    kernels: str | None = None,
 ) -> None:
     """Write a training after ``epoch`` epochs, all of it or nothing; equal trainings give equal bytes.
 
     Tensors: ``model.<name>`` for each parameter and buffer, and ``optimizer.<key>.<name>`` for each tensor that the
     optimizer holds for a parameter (such as ``optimizer.momentum_buffer.fc.weight``, or Adam's ``step``).
     Metadata: JSON with the epoch, a hash of all there is, and ``identity``, the plain values that say which training
-    this is.
+    this is; and ``kernels``, whose kernels were in use, if that is known.
     """
     tensors = {f"model.{name}": tensor for name, tensor in _model_tensors(model).items()}
     for name, parameter in model.named_parameters():
@@ -40,14 +45,29 @@ def write_checkpoint(
     tensors = {
         name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for name, t in tensors.items()
     }
-    facts = {"epoch": epoch, "identity": dict(identity)}
+    facts = {"epoch": epoch, "identity": dict(identity), **({"kernels": kernels} if kernels else {})}
     header = {"facts": facts, "sha256": _hash(tensors, facts)}
     write_atomically(path, save(tensors, {_FORMAT: json.dumps(header)}))
 
 
-def read_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, identity: Mapping[str, Any]) -> int:
-    """Put a training back as `write_checkpoint` found it and return its epoch; on error nothing is changed."""
+def read_checkpoint(
+    path: str | Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    identity: Mapping[str, Any],
+    kernels: str | None = None,
+) -> int:
+    """Put a training back as `write_checkpoint` found it and return its epoch; on error nothing is changed.
+
+    ``kernels``: whose kernels are in use now, to be refused if the checkpoint names others (those written by earlier
+    versions name none); None to take it as it is.
+    """
     tensors, facts = _read(path)
+    if kernels and facts.get("kernels", kernels) != kernels:
+        raise CheckpointError(
+            f"{path} was written with the kernels of {facts['kernels']}; here are those of {kernels}, which round "
+            "otherwise. Bring the former back (a C compiler, NTKSAP_NATIVE), or insist: load(…, other_kernels=True)"
+        )
     here, there = json.loads(json.dumps(dict(identity))), facts["identity"]
     for key in sorted(here.keys() | there.keys()):
         if (found := there.get(key, _DEFAULT)) != (wanted := here.get(key, _DEFAULT)):

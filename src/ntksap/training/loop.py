@@ -19,7 +19,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from ntksap._base import InputError, MaskError, NtksapError, Ranks, global_seed, lost
 from ntksap.data import Dataset, Split
 from ntksap.net import first_tensor, unwrap
-from ntksap.net.kernels import sparse_kernels
+from ntksap.net.kernels import bears_channels_last, provenance, safe_layers, sparse_kernels
 from ntksap.pruning import Masks
 from ntksap.training.checkpoint import read_checkpoint, write_checkpoint
 from ntksap.training.recipe import Recipe, lr_at
@@ -87,8 +87,10 @@ class TrainState:
         self.ranks.agree("masks", masks.sha256 if masks is not None else "none")
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = unwrap(model).to(self.device)
-        self._channels_last = recipe.channels_last
-        if recipe.channels_last:
+        self._native = self.device.type == "cpu" and recipe.precision == "fp32" and not recipe.compile
+        self._last = recipe.channels_last and (self.device.type != "cpu" or bears_channels_last(self.model))
+        self._channels_last = self._last
+        if self._last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if masks is not None:
             masks.attach(self.model)
@@ -112,16 +114,17 @@ class TrainState:
     @contextmanager
     def kernels(self) -> Iterator[None]:
         """Inside the block, layers use the faster kernels of this package, and touch their kept weights only."""
-        if self.device.type != "cpu" or self.recipe.precision != "fp32" or self.recipe.compile:
-            yield
+        if not self._native:
+            with safe_layers(self.model):
+                yield
             return
         with sparse_kernels(self.model, self.masks or {}) as most:
             # Kernels of kept weights want the channels first; the recipe's layout is for dense ones, now few.
-            self._channels_last = self.recipe.channels_last and not most
+            self._channels_last = self._last and not most
             try:
                 yield
             finally:
-                self._channels_last = self.recipe.channels_last
+                self._channels_last = self._last
 
     def logits(self, images: Tensor) -> Tensor:
         """(N, C, H, W) → logits (N, classes) in float32, computed in the recipe's precision and memory format."""
@@ -133,11 +136,20 @@ class TrainState:
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, all of it or nothing. Between records of `train`, not within one."""
-        write_checkpoint(path, self.model, self.optimizer, self.epoch, self._identity())
+        write_checkpoint(path, self.model, self.optimizer, self.epoch, self._identity(), self._provenance())
 
-    def load(self, path: str | Path) -> None:
-        """Become the state that was saved; `CheckpointError`, and no change, if it is not of this training."""
-        self.epoch = read_checkpoint(path, self.model, self.optimizer, self._identity())
+    def load(self, path: str | Path, *, other_kernels: bool = False) -> None:
+        """Become the state that was saved; `CheckpointError`, and no change, if it is not of this training.
+
+        A training that was saved where there were other kernels (see `ntksap.net.kernels`) would not end in the same
+        bits; it goes on only with ``other_kernels``.
+        """
+        kernels = None if other_kernels else self._provenance()
+        self.epoch = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels)
+
+    def _provenance(self) -> str | None:
+        """Whose kernels train, where that may differ from one machine to the next."""
+        return provenance() if self._native else None
 
     def _identity(self) -> dict[str, object]:
         rescale = self.masks.info.get("rescale") if self.masks else None

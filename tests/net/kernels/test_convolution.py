@@ -106,6 +106,6 @@ def test_hessian_products_of_a_net_are_the_same(monkeypatch):
         return net.gradient(sum(value.square().sum() for value in slope.values()), leaves)
 
     found = product()
-    monkeypatch.setattr("ntksap.net.net.native_layers", lambda module, sparse: nullcontext())
+    monkeypatch.setattr("ntksap.net.layout.native_layers", lambda module, sparse: nullcontext())
     for name, value in product().items():
         torch.testing.assert_close(found[name], value)

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ntksap
 from ntksap.net.kernels import winograd
 from ntksap.net.kernels.compiler import library
-from ntksap.net.kernels.convolution import Geometry
+from ntksap.net.kernels.geometry import Geometry
 from ntksap.net.kernels.layers import native_layers
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")

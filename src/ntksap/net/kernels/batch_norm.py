@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ntksap.net.kernels.compiler import available, call, threads, transformed
+from ntksap.net.kernels.compiler import available, call, refuse_recording, threads, transformed
 
 
 class NativeBatchNorm2d(nn.BatchNorm2d):
@@ -14,6 +14,7 @@ class NativeBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C, H, W)."""
+        refuse_recording(x)
         tensors = [t for t in (x, self.weight, self.bias, self.running_mean) if t is not None]
         alike = len({t.dtype for t in tensors}) == 1 and not transformed(*tensors)
         if not (self.training and alike and x.dim() == 4 and x.numel() > x.shape[1] and suits(x)):

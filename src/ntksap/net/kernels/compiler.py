@@ -7,11 +7,15 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+import torch.fx
 from torch import Tensor
+
+from ntksap._base import InputError
+from ntksap.net.kernels.cache import find, keep, private_folders
 
 SOURCES = ("kernels.c", "sparse_conv.h", "batch_norm.h", "winograd.h")
 TUNED: tuple[list[str], ...] = (["-march=native"], ["-mcpu=native"], [])  # the first that the compiler knows
@@ -28,13 +32,20 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         return None
     try:
-        return ctypes.CDLL(str(_compiled(compiler)))
+        return _loaded(compiler)
     except (OSError, RuntimeError, subprocess.SubprocessError):  # nothing to write to, no home, a compiler that fails
         return None
 
 
+def provenance() -> str:
+    """Return whose kernels work on a CPU here. Numbers of others differ in their last bits."""
+    return "torch" if library() is None else "ntksap and torch"
+
+
 def available(*tensors: Tensor) -> bool:
     """Whether the kernels can work on these tensors, and nobody is watching what torch does with them."""
+    if torch.compiler.is_compiling():
+        return False
     for tensor in tensors:
         if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
             return False
@@ -42,12 +53,24 @@ def available(*tensors: Tensor) -> bool:
 
 
 def transformed(*tensors: Tensor) -> bool:
-    """Whether a tensor has rules of its own, or is inside a transformation of torch.func or forward mode."""
+    """Whether a tensor has rules of its own, or is inside torch.compile, torch.func or forward mode."""
+    if torch.compiler.is_compiling():
+        return True
     return torch.overrides.has_torch_function(tensors) or any(
         torch._C._functorch.is_functorch_wrapped_tensor(t)
         or torch.autograd.forward_ad.unpack_dual(t).tangent is not None
         for t in tensors
     )
+
+
+def refuse_recording(x: object) -> None:
+    """Raise `InputError` if x is being traced or exported: a graph holds operators of torch only."""
+    exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # not in torch 2.6
+    if torch._C._get_tracing_state() is not None or exporting() or isinstance(x, torch.fx.Proxy):
+        raise InputError(
+            "a module cannot be traced or exported inside sparse_kernels, whose kernels are no operators of torch: "
+            "leave the block first (the graph then holds dense convolutions, with zeros for the pruned weights)"
+        )
 
 
 def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:
@@ -71,24 +94,22 @@ def _argument(value: object) -> object:
     return ctypes.c_void_p() if value is None else ctypes.byref(value)  # type: ignore[arg-type]
 
 
-def _compiled(compiler: str) -> Path:
-    """Return the shared library, from the cache if this machine has compiled these sources before."""
+def _loaded(compiler: str) -> ctypes.CDLL:
+    """Return the shared library, from a cache if this machine has compiled these sources before."""
     here, commands = Path(__file__).parent / "csrc", _commands(compiler)
     key = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES))
     key.update(repr((_processor(), commands, subprocess.check_output([compiler, "--version"]))).encode())
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ntksap"
-    path = folder / f"kernels-{key.hexdigest()[:16]}.so"
-    if path.exists():
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / "kernels.so"
-        for command in commands:
-            done = subprocess.run([*command, "-o", str(made)], capture_output=True, timeout=120)
-            if done.returncode == 0:
-                os.replace(made, path)  # at once, as other processes may be looking
-                return path
-    raise OSError(f"{compiler} could not compile the kernels")
+    name = f"kernels-{key.hexdigest()[:16]}"
+    for folder in private_folders():
+        with suppress(OSError):  # a disk that is full, or from which nothing may be executed: try the next
+            return ctypes.CDLL(str(find(folder, name) or keep(folder, name, lambda path: _compile(commands, path))))
+    raise OSError("no folder for the kernels")
+
+
+def _compile(commands: list[list[str]], path: Path) -> None:
+    """Make the shared library by the first of the commands that works."""
+    if all(subprocess.run([*one, "-o", str(path)], capture_output=True, timeout=120).returncode for one in commands):
+        raise RuntimeError(f"{commands[0][0]} could not compile the kernels")
 
 
 def _commands(compiler: str) -> list[list[str]]:

@@ -16,7 +16,8 @@ def sparse_kernels(module: nn.Module, masks: Mapping[str, Tensor] | None = None)
     Values and gradients are those of torch but for the last bits. The block is given True where most convolutions do
     so, and images are best given with channels first, torch's default layout. It is given False where dense kernels
     are faster (this package's own among them, for which images are best given with channels last) or nothing can be
-    done: another device, no C compiler, ``torch.compile``.
+    done: another device, no C compiler, ``torch.compile``. Inside the block a module cannot be traced or exported:
+    ``torch.jit.trace``, ``torch.export`` and ``torch.onnx.export`` raise `InputError`.
 
     Args:
         module: a module whose pruned weights are zero, to be evaluated or trained inside the block; after it, the

@@ -3,44 +3,30 @@
 Torch's own second derivative takes detours through kernels as large as the image.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ntksap.net.kernels import winograd
-from ntksap.net.kernels.compiler import transformed
-
-
-class Geometry(NamedTuple):
-    """How a convolution moves over its images, as torch's own operator is given it; sizes are (y, x)."""
-
-    stride: Any
-    padding: Any
-    dilation: Any
-    groups: int
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """Stride, padding, dilation, transposed, output padding, groups."""
-        return self.stride, self.padding, self.dilation, False, (0, 0), self.groups
+from ntksap.net.kernels.compiler import refuse_recording, transformed
+from ntksap.net.kernels.geometry import Geometry, geometry, without_skips
 
 
 class PlainConv2d(nn.Conv2d):
     """What a convolution becomes for a while, see `ntksap.net.kernels.layers`."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        plain = self.padding_mode == "zeros" and not isinstance(self.padding, str) and input.dim() == 4
-        plain = plain and len(input) > 1  # a single image is done before Python has called its functions
-        if not plain or transformed(input, weight) or torch.is_autocast_enabled(input.device.type):
+        refuse_recording(input)
+        if self.padding_mode != "zeros" or self.padding == "same":
             return super()._conv_forward(input, weight, bias)  # type: ignore[no-any-return]
-        y = conv2d(input, weight, geometry(self))
+        x, how = without_skips(input, weight.shape, geometry(self))
+        plain = x.dim() == 4 and len(x) > 1  # a single image is done before Python has called its functions
+        if not plain or transformed(x, weight) or torch.is_autocast_enabled(x.device.type):
+            return functional.conv2d(x, weight, bias, *how)
+        y = conv2d(x, weight, how)
         return y if bias is None else y + bias.view(-1, 1, 1)
-
-
-def geometry(layer: nn.Conv2d) -> Geometry:
-    """Return how this layer moves."""
-    return Geometry(layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
 def conv2d(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:

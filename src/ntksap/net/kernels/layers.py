@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ntksap.net.kernels.batch_norm import NativeBatchNorm2d
 from ntksap.net.kernels.convolution import PlainConv2d
+from ntksap.net.kernels.geometry import thin
 from ntksap.net.kernels.sparse_conv import SparseConv2d, few, suits
 
 
@@ -45,6 +46,28 @@ def native_layers(module: nn.Module, sparse: Mapping[nn.Conv2d, Tensor]) -> Iter
         finally:
             for layer in sparse:
                 del layer.kept
+
+
+def bears_channels_last(module: nn.Module) -> bool:
+    """Whether torch can be trusted with this module's images on a CPU when their channels come last.
+
+    It can with `native_layers` and `safe_layers`, unless thin weights (see `ntksap.net.kernels.geometry`) belong to
+    something else than a plain convolution, whose code nobody here knows.
+    """
+    for part in module.modules():
+        known = isinstance(part, nn.Conv2d) and part.stride == (1, 1)
+        known = known or (type(part) is nn.Conv2d and part.padding_mode == "zeros")
+        if not known and any(p is not None and thin(p.shape) for p in part._parameters.values()):
+            return False
+    return True
+
+
+@contextmanager
+def safe_layers(module: nn.Module) -> Iterator[None]:
+    """Inside the block, thin convolutions go no way on which torch is not safe; everything else is torch's own."""
+    thin_layers = [part for part in module.modules() if type(part) is nn.Conv2d and thin(part.weight.shape)]
+    with _become(dict.fromkeys(thin_layers, PlainConv2d)):
+        yield
 
 
 @contextmanager

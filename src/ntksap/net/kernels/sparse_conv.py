@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ntksap.net.kernels import convolution, winograd
-from ntksap.net.kernels.compiler import available, call, threads, transformed
-from ntksap.net.kernels.convolution import Geometry
+from ntksap.net.kernels.compiler import available, call, refuse_recording, threads, transformed
+from ntksap.net.kernels.geometry import Geometry, geometry, without_skips
 
 DENSE = 0.45
 """The density above which torch's dense convolution is faster."""
@@ -59,16 +59,18 @@ def conv2d(
 
     Weights that are not kept must be zero; where only kept ones are touched, their derivatives are 0.
     """
-    usable = x.dim() == 4 and x.dtype == weight.dtype and not isinstance(padding, str) and available(x, weight)
-    if not usable or transformed(x, weight):
+    if isinstance(padding, str):
         return functional.conv2d(x, weight, None, stride, padding, dilation, groups)
     how = _geometry(stride, padding, dilation, groups)
+    usable = x.dim() == 4 and x.dtype == weight.dtype and available(x, weight)
+    if not usable or transformed(x, weight):
+        return _dense(x, weight, how)
     rival = winograd.pays_off(x, weight, how)
     if _faster(x, kept, how, rival):
         return sparse_conv2d(x, weight, kept, *how)
     if rival:
         return convolution.conv2d(x.contiguous(memory_format=torch.channels_last), weight, how).contiguous()
-    return functional.conv2d(x, weight, None, *how)
+    return _dense(x, weight, how)
 
 
 def sparse_conv2d(
@@ -108,6 +110,7 @@ class SparseConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C', H', W')."""
+        refuse_recording(x)
         y = conv2d(x, self.weight, self.kept, self.stride, self.padding, self.dilation, self.groups)
         return y if self.bias is None else y + self.bias.view(-1, 1, 1)
 
@@ -120,8 +123,13 @@ def suits(layer: nn.Conv2d) -> bool:
 
 def few(layer: nn.Conv2d, kept: Tensor) -> bool:
     """Whether so few weights are kept that these kernels are faster than dense ones with channels last."""
-    limit = max(0.12, 6 / layer.in_channels) if winograd.fits(layer.weight, convolution.geometry(layer)) else DENSE
+    limit = max(0.12, 6 / layer.in_channels) if winograd.fits(layer.weight, geometry(layer)) else DENSE
     return bool(kept.count_nonzero() <= limit * kept.numel())
+
+
+def _dense(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
+    x, how = without_skips(x, weight.shape, how)
+    return functional.conv2d(x, weight, None, *how)
 
 
 def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool:
