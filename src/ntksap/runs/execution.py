@@ -84,7 +84,7 @@ def facts(masks: Masks | None, flops: Cost) -> dict[str, Any]:
         "layers": masks.layers() if masks else [],
         "inference_flops": flops.sparse,
         "dense_flops": flops.dense,
-        "precision": masks.info.get("precision") if masks else None,
+        "prune_precision": masks.info.get("precision") if masks else None,
         "prune_seconds": masks.info["seconds"] if masks else 0.0,
     }
 
