@@ -158,7 +158,7 @@ def test_a_block_floor_gives_each_block_its_share():
     for members in blocks_of(plan.shapes).values():
         assert sum(plan[name] for name in members) >= math.floor(0.09 * sum(math.prod(plan.shapes[n]) for n in members))
     assert dict(plan) != dict(plain)
-    with pytest.raises(InputError, match="block_floor=0.2 needs"):
+    with pytest.raises(InputError, match=r"block_floor=0.2 needs"):
         ntksap.allocate(model, 0.9, "erk", block_floor=0.2)
 
 
@@ -193,7 +193,7 @@ def test_an_allocation_refuses_counts_that_a_layer_cannot_have():
 def test_an_allocation_for_another_sparsity_or_model_is_refused():
     model = BY_NAME["no-bias"].module()
     plan = ntksap.allocate(model, 0.5)
-    with pytest.raises(InputError, match="pass sparsity=0.5"):
+    with pytest.raises(InputError, match=r"pass sparsity=0.5"):
         ntksap.prune(model, 0.8, "magnitude", allocation=plan)
     with pytest.raises(InputError, match="another model"):
         ntksap.prune(nn.Linear(4, 4), 0.5, "magnitude", allocation=plan)
