@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ntksap._base import InputError, unknown
 from ntksap.methods import METHODS, layer_densities
-from ntksap.net import Initialiser, Net, Selectors, prunable_names, shell, unwrap
+from ntksap.net import Initialiser, Net, Selectors, kaiming_normal, prunable_names, shell, unwrap
 from ntksap.pruning import (
     RULES,
     Allocation,
@@ -81,7 +81,9 @@ def allocation_for(
         raise InputError(f"allocation {rule!r} needs a sparsity")
     info: dict[str, Any] = {"rule": rule}
     if rule == "ntk-sap":
-        net = Net(shell(model), output=output, init=init, include=include, exclude=exclude, device=_device(model))
+        known = init in ("kaiming_normal", kaiming_normal)  # then no weight need be drawn, or held
+        bare = shell(model, shapes if known else ())
+        net = Net(bare, output=output, init=init, include=include, exclude=exclude, device=_device(model))
         probe = Probe.of(net, input_shape=input_shape, inputs=inputs)
         least = {name: floor_of(floor, math.prod(shape)) / max(1, math.prod(shape)) for name, shape in shapes.items()}
         found = layer_densities(net, probe, density, rounds=rounds, least=least, rescale=rescale)

@@ -41,7 +41,7 @@ def allocate(
     blocks: Sequence[str] | None = None,
     rest: str = "uniform",
     rescale: bool = False,
-    rounds: int = 20,
+    rounds: int | None = None,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
     output: Callable[[Any], Tensor] | None = None,
@@ -66,7 +66,7 @@ def allocate(
             the numbered parts of the module, such as ``layers.3``, which are the residual blocks of most networks.
         rest: the rule for the layers that a mapping does not name: ``"uniform"``, ``"equal"`` or ``"erk"``.
         rescale: the closed form takes kept weights to be rescaled, as `Masks.attach` does on request.
-        rounds: of the closed form.
+        rounds: of the closed form, 20 by default, or of the method that is the rule.
         input_shape, inputs, output, init: what the closed form needs to know, as in `prune`.
         include, exclude: what is prunable, see `Net`.
         settings: for a method as the rule, the other keywords of `prune`.
@@ -89,13 +89,13 @@ def allocate(
             raise InputError(f"the counts of {rule} need a sparsity")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CollapseWarning)  # the floor is for that
-            masks = prune(model, sparsity, rule, **shared, **settings)
+            masks = prune(model, sparsity, rule, rounds=rounds, **shared, **settings)
         counted = {name: int(mask.sum()) for name, mask in masks.items()}
         shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
         return allocation_of(shapes, density_of(sparsity), counted, info={"rule": rule}, **bounds)
     if settings:
         raise InputError(f"{', '.join(settings)}: only a method as the rule has such settings, not {rule!r}")
-    return allocation_for(model, sparsity, rule, rest=rest, rescale=rescale, rounds=rounds, **bounds, **shared)
+    return allocation_for(model, sparsity, rule, rest=rest, rescale=rescale, rounds=rounds or 20, **bounds, **shared)
 
 
 def prune(

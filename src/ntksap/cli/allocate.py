@@ -18,7 +18,7 @@ def run_allocate(
     block_floor: int | float = 0,
     blocks: str = "",
     rescale: bool = False,
-    rounds: int = 20,
+    rounds: int | None = None,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -33,7 +33,7 @@ def run_allocate(
         block_floor: What each block keeps at least, likewise.
         blocks: Patterns of names with commas, one for each block; by default the numbered parts of the model.
         rescale: Take kept weights to be rescaled before training (ntk-sap).
-        rounds: Rounds of ntk-sap.
+        rounds: Rounds of ntk-sap (20 by default) or of the method.
         out: Write the result to this JSON file.
         json: Print one JSON object.
     """

@@ -1,7 +1,8 @@
-"""A copy of a module without the values of its parameters: what is known from its code and shapes alone."""
+"""A copy of a module without the values of its weights: what is known from its code and shapes alone."""
 
 import copy
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,15 +12,17 @@ from ntksap._base import InputError
 from ntksap.net.layers import unwrap
 
 
-def shell(module: nn.Module) -> nn.Module:
-    """Return a copy whose parameters are on the meta device: shapes without values, which take no memory.
+def shell(module: nn.Module, names: Collection[str]) -> nn.Module:
+    """Return a copy in which the named parameters are on the meta device: shapes without values, which take no memory.
 
     Buffers keep their values. Those of a module that was made on the meta device have none; they are computed where the
     module says how (``reset_running_stats``, or ``_init_weights`` of transformers).
     """
     module = unwrap(module)
     memo: dict[int, Any] = {
-        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in module.parameters()
+        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
+        for name, p in module.named_parameters()
+        if name in names
     }
     copied = copy.deepcopy(module, memo)
     for path, part in copied.named_modules():

@@ -37,7 +37,7 @@ def apportion(
     [4, 4, 2]
     """
     wanted = np.maximum(np.asarray(quotas, np.float64), 0)
-    wanted = np.maximum(wanted, wanted.max(initial=0) * 1e-12) if wanted.any() else np.ones_like(wanted)
+    wanted = np.maximum(wanted / wanted.max(), 1e-12) if wanted.any() else np.ones_like(wanted)
     lower, upper = np.asarray(least, np.int64), np.asarray(most, np.int64)
     if not groups:
         return [int(n) for n in _rounded(kept, _clipped(kept, wanted, lower, upper), lower, upper)]

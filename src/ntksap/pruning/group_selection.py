@@ -34,19 +34,30 @@ def select_groups(
         units.append(pattern.unit(view))
     there = [int((groups.sizes > 0).sum()) for groups in found]
     room = [int(groups.sizes.sum()) for groups in found]
+    if within is not None:  # what an earlier round left may be a little less, if that was nearer
+        kept = min(kept, sum(room))
     if counts is None and not 1 <= kept <= sum(room):
         raise InputError(f"cannot keep {kept} of {sum(room)} weights")
     if scope == "layer" and counts is None:
         shares = apportion(kept, [tensor.numel() for tensor in scores.values()], [0] * len(room), room)
         counts = dict(zip(scores, shares, strict=True))
+    nothing = [np.zeros(len(groups.scores), np.bool_) for groups in found]
     if counts is not None:
-        wanted = whole_groups([counts[name] for name in scores], units, there)
+        whole = whole_groups([counts[name] for name in scores], units, there)
+        chosen: list[Bools] = []
+        for groups, none, name, number, unit in zip(found, nothing, scores, whole, units, strict=True):
+            # groups at the edges may be smaller: then weights are counted, not groups
+            even = bool(((groups.sizes == unit) | (groups.sizes == 0)).all())
+            count = number * unit if even else counts[name]
+            chosen += _nearest([groups], [none], count) if count else [none]
     else:
-        wanted = [
-            min(n, -(-floor_of(floor, s.numel()) // u)) for n, u, s in zip(there, units, scores.values(), strict=True)
+        least = [
+            -(-floor_of(floor, tensor.numel()) // unit) for tensor, unit in zip(scores.values(), units, strict=True)
         ]
-    chosen = [top([ranked(g.scores)], [flat(g.sizes > 0)], n)[0] for g, n in zip(found, wanted, strict=True)]
-    if counts is None:
+        chosen = [
+            top([ranked(groups.scores)], [flat(groups.sizes > 0)], min(number, n))[0]
+            for groups, number, n in zip(found, least, there, strict=True)
+        ]
         chosen = _nearest(found, chosen, kept)
     masks = [groups.mask(torch.from_numpy(c)) for groups, c in zip(found, chosen, strict=True)]
     return dict(zip(scores, masks, strict=True))
