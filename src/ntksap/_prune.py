@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of
-from ntksap.methods import method_named, warned
+from ntksap.methods import explained, method_named, warned
 from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of
 from ntksap.pruning import Data, MakeInputs, Masks, Probe, Round, density_of, schedule_named
 
@@ -156,4 +156,4 @@ def prune_steps(
         invert=invert,
         after=after,
     )
-    return warned(states, method) if chosen.homogeneous else states
+    return explained(warned(states, method) if chosen.homogeneous else states, method)

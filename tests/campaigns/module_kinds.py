@@ -1,6 +1,7 @@
 """Every method, the kernel and the diagnosis on every kind of module: masks that are right, or a sentence.
 
-``python -m tests.campaigns.module_kinds`` prints a line for each kind and the counts; words after it choose kinds by name.
+``python -m tests.campaigns.module_kinds`` prints what is not as expected and the counts; words after it choose kinds by
+name.
 An outcome is *right* (exactly as many weights as asked for, the same again, nothing of the caller changed and, for the
 methods that have one, the scores of a textbook twin), *refused* (an error of this package), a *silent difference*
 (neither), or a *traceback* (an error of anything else).

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ntksap import Net, Probe
+from ntksap._base import global_seed
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.snip import snip
 from ntksap.methods.synflow import synflow
@@ -48,7 +49,8 @@ def loaded(kind: Kind, weights: dict[str, Tensor], *, batch: bool = False) -> nn
 def output_of(kind: Kind, module: nn.Module, inputs: Any) -> Tensor:
     args, kwargs = arguments(map_tensors(inputs, lambda t: t.double() if t.is_floating_point() else t))
     chosen: Callable[[Any], Tensor] = kind.settings.get("output", first_tensor)
-    return chosen(module(*args, **kwargs))
+    with global_seed("forward"):  # as `Net` does, for modules that draw noise
+        return chosen(module(*args, **kwargs))
 
 
 def masked(weights: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from ntksap.methods.grasp import grasp
 from ntksap.methods.homogeneity import warned
 from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
+from ntksap.methods.missing_derivatives import explained
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.ntk_sap_analytic import ntk_sap_analytic
 from ntksap.methods.ntt import ntt
@@ -14,7 +15,7 @@ from ntksap.methods.registry import METHODS, Method, Need, Option, method_named,
 from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 
-__all__ = ["METHODS", "Method", "Need", "Option", "method_named", "register", "warned"]
+__all__ = ["METHODS", "Method", "Need", "Option", "explained", "method_named", "register", "warned"]
 
 # fmt: off
 register(Method("random", random, "keep weights at random", data="none", weight_agnostic=True))
