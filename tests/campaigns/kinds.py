@@ -195,7 +195,7 @@ EMPTY_ROWS = frozenset({"iterative-snip", "force", "ntk-sap", "ntk-sap-s"})
 """Under weight_norm a row that loses all its weights is 0/0."""
 RECOMPUTES = frozenset({
     "snip", "iterative-snip", "force", "grasp", "synflow", "px", "ntk-sap", "ntk-sap-s", "ntt", "prospr", "mag-1epoch",
-    "ntk", "diagnose",
+    "ntk", "diagnose", "twin of snip", "twin of synflow", "twin of ntk-sap",
 })  # fmt: skip
 
 
@@ -278,8 +278,7 @@ KINDS = [
     Kind("cumulative sums", then(lambda y: y.cumsum(-1)), IMAGE, CLOSED),
     Kind("largest values", then(lambda y: y.amax(dim=-1, keepdim=True)), IMAGE, CLOSED),
     Kind("Fourier transform", then(lambda y: torch.fft.irfft(torch.fft.rfft(y), n=6)), IMAGE, CLOSED),
-    Kind("numbers that come from numpy", then(lambda y: y * float(abs(-2))), IMAGE),
-    Kind("noise in the forward pass", then(lambda y: y + 0.1 * torch.randn(y.shape, dtype=y.dtype)), IMAGE, frozenset({"ntt"})),
+    Kind("noise in the forward pass", then(lambda y: y + 0.1 * torch.randn(y.shape[1:], dtype=y.dtype)), IMAGE),
     Kind("shifted windows", over(windows, conv(2, 6), dense(6, 18), dense(6, 3)), IMAGE),
     Kind("cosine attention", over(cosine_attention, dense(4, 18), dense(6, 3), scale=(1,)), SEQUENCE),
     Kind("causal attention", over(causal, dense(4, 18), dense(6, 3)), SEQUENCE),

@@ -123,7 +123,7 @@ def main(words: list[str]) -> Counter[str]:
     start = time.perf_counter()
     for kind, job, result, said in run(kinds):
         counts[result] += 1
-        expected = "refused" if job.removeprefix("twin of ") in kind.refused else "right"
+        expected = "refused" if job in kind.refused else "right"
         if result != expected:
             counts["unexpected"] += 1
             print(f"{kind.name}, {job}: {result}, not {expected}. {said}", flush=True)

@@ -13,6 +13,7 @@ from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.snip import snip
 from ntksap.methods.synflow import synflow
 from ntksap.net import arguments, first_tensor, map_tensors
+from ntksap.net.unfused import take_experts_apart
 from tests.campaigns.kinds import Kind
 
 
@@ -40,6 +41,7 @@ def loaded(kind: Kind, weights: dict[str, Tensor], *, batch: bool = False) -> nn
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(weights[name])
+    take_experts_apart(module)  # a module of its own in float64 could not be called otherwise
     for part in module.modules():
         if isinstance(part, _NormBase):
             part.train(batch)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from ntksap._base import InputError
 from ntksap.pruning import Round
 
+_SAID = ("derivative for", "forward AD", "differentiate twice", "double backwards")
+
 
 def explained(states: Iterator[Round], method: str) -> Iterator[Round]:
     """Yield the rounds; raise InputError, with a sentence, where torch misses a derivative that ``method`` needs."""
@@ -12,9 +14,7 @@ def explained(states: Iterator[Round], method: str) -> Iterator[Round]:
         yield from states
     except (NotImplementedError, RuntimeError) as error:
         said = str(error).strip().split("\n")[0]
-        if not any(
-            word in said for word in ("derivative for", "forward AD", "differentiate twice", "double backwards")
-        ):
+        if not any(word in said for word in _SAID):
             raise
         raise InputError(
             f"{method} needs a derivative of the module that torch does not have ({said.rstrip('.')}): use another "

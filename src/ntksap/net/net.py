@@ -14,7 +14,7 @@ from ntksap.net.layers import unwrap
 from ntksap.net.norms import Norms
 from ntksap.net.prunable import Selectors, prunable_names
 from ntksap.net.recomputation import refuse_recomputation, uncheckpointed
-from ntksap.net.unfused import plain_kernels
+from ntksap.net.unfused import plain_kernels, take_experts_apart
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 """What a module is called with: one tensor, positional arguments, or keyword arguments."""
@@ -302,5 +302,6 @@ def private_copy(module: nn.Module) -> nn.Module:
         raise InputError(
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
         ) from error
+    take_experts_apart(skeleton)
     # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
     return skeleton.cpu().eval().requires_grad_(False)
