@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown
-from ntksap.methods import METHODS, Method, method_named, warn_of_bends
+from ntksap.methods import METHODS, Method, explain_failures, method_named, warn_of_bends
 from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
 from ntksap.pruning import (
     PLACES,
@@ -243,7 +243,7 @@ def prune(
             ranks=ranks,
         )
         states = chosen.pruner_with(options)(net, probe=probe, selector=selector, invert=invert, after=after)
-        states = warn_of_bends(states, method) if chosen.homogeneous else states
+        states = explain_failures(warn_of_bends(states, method) if chosen.homogeneous else states, method)
     about = {"method": method, "sparsity": sparsity, "seed": seed, "precision": resolved, **selector.facts()}
     about |= {**({} if places == "score" else {"places": places}), **({} if how == "none" else {"rescale": how})}
     masks = after  # where that was the last round already

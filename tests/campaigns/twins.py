@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ntksap import Net, Probe
+from ntksap._base import global_seed
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.snip import snip
 from ntksap.methods.synflow import synflow
 from ntksap.net import arguments, first_tensor, map_tensors
+from ntksap.net.unfused import take_experts_apart
 from tests.campaigns.kinds import Kind
 
 
@@ -39,6 +41,7 @@ def loaded(kind: Kind, weights: dict[str, Tensor], *, batch: bool = False) -> nn
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(weights[name])
+    take_experts_apart(module)  # a module of its own in float64 could not be called otherwise
     for part in module.modules():
         if isinstance(part, _NormBase):
             part.train(batch)
@@ -48,7 +51,8 @@ def loaded(kind: Kind, weights: dict[str, Tensor], *, batch: bool = False) -> nn
 def output_of(kind: Kind, module: nn.Module, inputs: Any) -> Tensor:
     args, kwargs = arguments(map_tensors(inputs, lambda t: t.double() if t.is_floating_point() else t))
     chosen: Callable[[Any], Tensor] = kind.settings.get("output", first_tensor)
-    return chosen(module(*args, **kwargs))
+    with global_seed("forward"):  # as `Net` does, for modules that draw noise
+        return chosen(module(*args, **kwargs))
 
 
 def masked(weights: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from ntksap.methods.homogeneity import warn_of_bends
 from ntksap.methods.layer_densities import layer_densities
 from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
+from ntksap.methods.missing_derivatives import explain_failures
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.ntk_sap_analytic import ntk_sap_analytic
 from ntksap.methods.ntt import ntt
@@ -15,7 +16,17 @@ from ntksap.methods.registry import METHODS, Method, Need, Option, method_named,
 from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 
-__all__ = ["METHODS", "Method", "Need", "Option", "layer_densities", "method_named", "register", "warn_of_bends"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "Need",
+    "Option",
+    "explain_failures",
+    "layer_densities",
+    "method_named",
+    "register",
+    "warn_of_bends",
+]
 
 # fmt: off
 register(Method("random", random, "keep weights at random", data="none", weight_agnostic=True))

@@ -14,6 +14,7 @@ from ntksap.net.layout import Layout, laid_out
 from ntksap.net.norms import Norms
 from ntksap.net.prunable import Selectors, prunable_names
 from ntksap.net.recomputation import refuse_recomputation, uncheckpointed
+from ntksap.net.unfused import take_experts_apart
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 """What a module is called with: one tensor, positional arguments, or keyword arguments."""
@@ -275,6 +276,7 @@ def private_copy(module: nn.Module) -> nn.Module:
         raise InputError(
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
         ) from error
+    take_experts_apart(skeleton)
     # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
     skeleton._apply(lambda tensor: tensor if tensor.is_meta else tensor.cpu())
     return skeleton.eval().requires_grad_(False)

@@ -9,6 +9,17 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
+def take_experts_apart(module: nn.Module) -> None:
+    """Let the mixtures of experts of transformers in ``module`` multiply by one expert at a time.
+
+    The grouped product that they use by default is there for float32 and half precisions only.
+    """
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if getattr(config, "_experts_implementation", None) is not None:
+            config._experts_implementation = "eager"  # type: ignore[union-attr]
+
+
 @contextmanager
 def plain_kernels(module: nn.Module) -> Iterator[None]:
     """Inside the block, compute attention as plain products, and the recurrent layers of ``module`` step by step.

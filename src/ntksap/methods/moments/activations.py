@@ -196,9 +196,9 @@ def power(x: Moments, exponent: Any) -> Moments:
 
 
 @rule("rpow")
-def to_the_power(x: Moments, base: Any) -> Moments:
-    """base^x."""
-    return elementwise(lambda z: base**z, x)
+def to_the_power(x: Moments, other: Any) -> Moments:
+    """other^x."""
+    return elementwise(lambda z: other**z, x)
 
 
 @rule("glu")

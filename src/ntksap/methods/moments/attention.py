@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntksap._base import InputError
 from ntksap.methods.moments.linear import add, addmm, linear, mul, product
 from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.value import FIELDS, MASKED, Moments, Weight
@@ -63,7 +62,7 @@ def einsum(equation: str, *operands: Any) -> Moments:
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
         operands = tuple(operands[0])
     if len(operands) != 2:
-        raise InputError(f"there is a rule for two factors, not for {len(operands)}")
+        raise NotImplementedError(f"there is a rule for two factors, not for {len(operands)}")
     like = next(part.like for part in operands if isinstance(part, Moments))
     a, b = (moments_of(part) for part in operands)
     a, b = (Moments(*(getattr(part, name).to(like) for name in FIELDS)) for part in (a, b))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ntksap._base import InputError
 from ntksap.methods.moments import uniform
 from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.uniform import Uniform
@@ -79,7 +78,7 @@ def neg(a: Moments) -> Moments:
 def div(a: Any, other: Any, *, rounding_mode: str | None = None) -> Moments:
     """a / b with b held at its mean size (a number, or a statistic)."""
     if rounding_mode is not None:
-        raise InputError("a rounded quotient has no moments")
+        raise NotImplementedError("a rounded quotient has no moments")
     b = moments_of(other)
     if isinstance(b, Known):
         return mul(a, 1 / b.mean)

@@ -1,5 +1,12 @@
 """What torch's functions are called, and which of them say nothing about values or all about them."""
 
+from typing import Any
+
+import torch
+
+ORDERS: dict[Any, str] = {torch.batch_norm: "torch.batch_norm", torch.instance_norm: "torch.instance_norm"}
+"""Functions whose arguments have another order than those of their namesakes."""
+
 ALIASES = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add", "__sub__": "sub", "__isub__": "sub", "__rsub__": "rsub",
     "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul", "multiply": "mul", "__truediv__": "div",

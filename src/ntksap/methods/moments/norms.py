@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntksap._base import InputError
 from ntksap.methods.moments.linear import add, mul
 from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.uniform import thin, thinned, widened
@@ -54,10 +53,17 @@ def instance_norm(
     return batch_norm(x, weight=weight, bias=bias, eps=eps)
 
 
+@rule("torch.batch_norm", "torch.instance_norm")
+def weight_first(x: Moments, weight: Any, bias: Any, running_mean: Any, running_var: Any, *args: Any) -> Moments:
+    """What F.batch_norm and F.instance_norm call."""
+    return batch_norm(x, weight=weight, bias=bias, eps=args[2])
+
+
 @rule("layer_norm")
 def layer_norm(
-    x: Moments, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Moments:
+    x: Moments, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Moments:  # fmt: skip
     """(x − mean)/√V over the last dimensions of one input; approximate, good for many entries."""
     return _within(x, list(range(-len(normalized_shape), 0)), weight, bias, eps, centre=True)
 
@@ -69,7 +75,9 @@ def rms_norm(x: Moments, normalized_shape: Sequence[int], weight: Any = None, ep
 
 
 @rule("group_norm")
-def group_norm(x: Moments, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Moments:
+def group_norm(
+    x: Moments, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
+) -> Moments:
     """LayerNorm over each group of channels with all their positions."""
     shape = x.square.shape
     grouped = x.each(lambda field: field.reshape(shape[0], num_groups, -1))
@@ -81,7 +89,7 @@ def group_norm(x: Moments, num_groups: int, weight: Any = None, bias: Any = None
 def normalize(x: Moments, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Moments:
     """x/‖x‖."""
     if p != 2:
-        raise InputError(f"norms of order {p} have no moments")
+        raise NotImplementedError(f"norms of order {p} have no moments")
     return _scaled(x, x.square.detach().sum(dim, keepdim=True) + eps**2)
 
 

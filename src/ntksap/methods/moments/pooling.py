@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ntksap._base import InputError
 from ntksap.methods.moments.linear import add
 from ntksap.methods.moments.table import moments_of, rule
 from ntksap.methods.moments.value import Moments
@@ -65,7 +64,7 @@ def deviation(x: Moments, *args: Any, **kwargs: Any) -> Moments:
 def norm(x: Moments, p: Any = 2, dim: Any = None, keepdim: bool = False, ord: Any = 2, dtype: Any = None) -> Moments:
     """A statistic, held at its mean size: the root of the sum of squares."""
     if {p, ord} - {2, None, "fro"}:
-        raise InputError(f"norms of order {p if ord == 2 else ord} have no moments")
+        raise NotImplementedError(f"norms of order {p if ord == 2 else ord} have no moments")
     return moments_of(x.square.detach().sum(_over(x, dim), keepdim=keepdim).sqrt())
 
 

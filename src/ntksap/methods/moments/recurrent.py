@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from ntksap.methods.moments.activations import elementwise, relu
 from ntksap.methods.moments.linear import add, linear, mul, rsub
@@ -55,25 +56,27 @@ _CELLS: dict[str, Cell] = {
 def _sequence(
     cell: Cell,
     x: Moments,
-    state: Any,
-    weights: Sequence[Any],
+    hx: Any,
+    params: Sequence[Any],
     has_biases: bool,
-    layers: int,
+    num_layers: int,
     dropout: float,
     train: bool,
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Moments, ...]:
     """torch.lstm and the like: (output, last states…), each state stacked over layers and directions."""
-    states = [moments_of(part) for part in (state if isinstance(state, tuple | list) else [state])]
+    if isinstance(hx, Tensor) and not hx.is_floating_point():
+        raise NotImplementedError("packed sequences have no rule")
+    states = [moments_of(part) for part in (hx if isinstance(hx, tuple | list) else [hx])]
     ways = 1 + bidirectional
-    each = len(weights) // (layers * ways)
+    each = len(params) // (num_layers * ways)
     steps = 1 if batch_first else 0
     last: list[State] = []
-    for layer in range(layers):
+    for layer in range(num_layers):
         outputs = []
         for way in range(ways):
-            own = weights[(layer * ways + way) * each :][:each]
+            own = params[(layer * ways + way) * each :][:each]
             start = len(last)
             now = tuple(part.each(lambda f, i=start: f[i]) for part in states)  # type: ignore[misc]
             times = range(x.like.shape[steps])
@@ -95,13 +98,13 @@ for _name, _cell in _CELLS.items():
 
 
 @rule("lstm_cell")
-def lstm_cell(x: Moments, hx: Sequence[Any], *weights: Any) -> State:
+def lstm_cell(x: Moments, hx: Sequence[Any], w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> State:
     """nn.LSTMCell."""
-    return _lstm(x, tuple(moments_of(part) for part in hx), *weights)
+    return _lstm(x, tuple(moments_of(part) for part in hx), w_ih, w_hh, b_ih, b_hh)
 
 
-def _one(cell: Cell, x: Moments, hx: Any, *weights: Any) -> Moments:
-    return cell(x, (moments_of(hx),), *weights)[0]
+def _one(cell: Cell, x: Moments, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Moments:
+    return cell(x, (moments_of(hx),), w_ih, w_hh, b_ih, b_hh)[0]
 
 
 for _name in ("gru", "rnn_tanh", "rnn_relu"):

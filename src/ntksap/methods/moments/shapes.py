@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ntksap.methods.moments.table import MOVES, field_by_field, moments_of, rule
 from ntksap.methods.moments.uniform import thinned, widened
-from ntksap.methods.moments.value import FIELDS, Moments, Weight, certain
+from ntksap.methods.moments.value import FIELDS, Moments, Weight, certain, noise
 
 MOVES |= {
     "view", "reshape", "flatten", "unflatten", "permute", "transpose", "swapaxes", "swapdims", "movedim", "squeeze",
@@ -86,6 +86,19 @@ def set_item(x: Moments, where: Any, value: Any) -> Moments:
     for name, field in zip(FIELDS, fields, strict=True):
         field[where] = getattr(put, name).to(field)
     return Moments(*fields)
+
+
+@rule("randn_like")
+def randn_like(x: Moments, **kwargs: Any) -> Moments:
+    """Noise that is drawn in the forward pass."""
+    return noise(x.like)
+
+
+@rule("rand_like")
+def rand_like(x: Moments, **kwargs: Any) -> Moments:
+    """Noise that is drawn in the forward pass, U(0, 1)."""
+    zero = torch.zeros_like(x.like)
+    return Moments(zero + 1 / 3, zero + 1 / 4, zero, zero, zero + 1 / 2)
 
 
 @rule("copy")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ntksap._base import InputError
-from ntksap.methods.moments.names import ALIASES, CREATES, FIRST, LIKE, METADATA, VALUES
+from ntksap.methods.moments.names import ALIASES, CREATES, FIRST, LIKE, METADATA, ORDERS, VALUES
 from ntksap.methods.moments.table import MOVES, RULES, Rule, field_by_field
 from ntksap.methods.moments.value import FIELDS, Known, Moments, certain
 
@@ -42,7 +42,7 @@ class MomentTensor(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer a torch function by its rule."""
         args, kwargs = _by_place(args, kwargs or {})
-        name = ALIASES.get(func.__name__, func.__name__)
+        name = ORDERS.get(func) or ALIASES.get(func.__name__, func.__name__)
         if name == "__get__" and func.__self__.__name__ in RULES:  # x.T is an attribute with a rule, x.shape is not
             name = func.__self__.__name__
         if name in METADATA:
