@@ -9,10 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown
+from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown, usable_device
 from ntksap.methods import Method, method_named, warn_of_bends
 from ntksap.net import Initialiser, Net, Selectors, arithmetic, resolve, unwrap
-from ntksap.pruning import Data, MakeInputs, Masks, Probe, density_of, schedule_named
+from ntksap.pruning import (
+    Data,
+    MakeInputs,
+    Masks,
+    Probe,
+    check_data,
+    check_inputs,
+    check_module,
+    checked_shape,
+    checked_whole,
+    density_of,
+    explained,
+    schedule_named,
+)
 
 
 def prune(
@@ -85,27 +98,33 @@ def prune(
     >>> prune(model, 0.9, "synflow", input_shape=(8,)).kept
     16
     """
+    check_module(model)
+    check_inputs(inputs)
+    check_data(data)
+    input_shape = checked_shape(input_shape)
+    seed, floor = checked_whole("seed", seed), checked_whole("floor", floor, least=0)
+    rounds = None if rounds is None else checked_whole("rounds", rounds, least=1)
+    device = None if device is None else usable_device(device)
     chosen = method_named(method)
     density = density_of(sparsity)
     _check_options(chosen, options)
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
     resolved = precision_of(model, precision)
-    net = Net(
-        model,
-        output=output,
-        loss=loss,
-        init=init,
-        include=include,
-        exclude=exclude,
-        device=device,
-        **arithmetic(resolved),
-    )
-    ranks = Ranks(group)
-    ranks.agree("weights", sha256_of(net.weights) if group else "")
-    states = chosen.pruner_with(options)(
-        net,
-        probe=Probe.of(
+    with torch.inference_mode(False), torch.enable_grad():
+        net = Net(
+            model,
+            output=output,
+            loss=loss,
+            init=init,
+            include=include,
+            exclude=exclude,
+            device=device,
+            **arithmetic(resolved),
+        )
+        ranks = Ranks(group)
+        ranks.agree("weights", sha256_of(net.weights) if group else "")
+        probe = Probe.of(
             net,
             seed=seed,
             input_shape=input_shape,
@@ -114,7 +133,10 @@ def prune(
             stream=chosen.streams,
             micro_batch=micro_batch,
             ranks=ranks,
-        ),
+        )
+    states = chosen.pruner_with(options)(
+        net,
+        probe=probe,
         density=density,
         rounds=chosen.rounds if rounds is None else rounds,
         schedule=schedule_named(schedule or chosen.schedule),
@@ -123,9 +145,10 @@ def prune(
         invert=invert,
         after=after,
     )
-    about = {"method": method, "sparsity": sparsity, "seed": seed, "precision": resolved}
+    states = explained(warn_of_bends(states, method) if chosen.homogeneous else states, net, probe)
+    about = {"method": method, "sparsity": float(sparsity), "seed": seed, "precision": resolved}
     masks = after  # where that was the last round already
-    for masks in warn_of_bends(states, method) if chosen.homogeneous else states:
+    for masks in states:
         masks.info |= about
         if on_round is not None:
             on_round(masks)
@@ -136,6 +159,7 @@ def prune(
 
 def precision_of(model: nn.Module, precision: str = "auto") -> str:
     """Return the precision that ``precision`` means for this model."""
+    check_module(model)
     return resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0)).dtype)
 
 

@@ -2,7 +2,7 @@
 
 from ntksap.net.initialisers import Initialiser, kaiming_normal
 from ntksap.net.layers import Selectors, by_output, is_transformers_conv1d, layer_weights, unwrap
-from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy
+from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy, summed_cross_entropy
 from ntksap.net.precision import arithmetic, resolve
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "map_tensors",
     "private_copy",
     "resolve",
+    "summed_cross_entropy",
     "unwrap",
 ]

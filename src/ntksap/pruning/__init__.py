@@ -1,6 +1,14 @@
 """From scores to masks: masks, selection, schedules, the probe, and the loop over rounds."""
 
 from ntksap.pruning import interchange
+from ntksap.pruning.arguments import (
+    check_data,
+    check_inputs,
+    check_module,
+    checked_shape,
+    checked_whole,
+    explained,
+)
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
 from ntksap.pruning.rounds import Pruner, Score, first_round, prune_rounds
@@ -19,7 +27,13 @@ __all__ = [
     "Sanity",
     "Schedule",
     "Score",
+    "check_data",
+    "check_inputs",
+    "check_module",
+    "checked_shape",
+    "checked_whole",
     "density_of",
+    "explained",
     "first_round",
     "interchange",
     "kept_of",

@@ -9,6 +9,7 @@ from ntksap.report.figures import (
     diagnosis_figure,
     save_figure,
     sparsity_axis,
+    write_figure,
 )
 from ntksap.report.page import build_report, write_report
 from ntksap.report.reading import read_folder
@@ -38,5 +39,6 @@ __all__ = [
     "spectra_of",
     "spectrum_figure",
     "to_csv",
+    "write_figure",
     "write_report",
 ]

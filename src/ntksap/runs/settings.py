@@ -11,9 +11,11 @@ from typing import Any
 import numpy
 import torch
 
-from ntksap._base import InputError, toml, unknown
+from ntksap._base import InputError, sealed, toml, unknown, unsealed
 from ntksap._version import __version__
+from ntksap.data import TABLE
 from ntksap.methods import METHODS, method_named
+from ntksap.models import model_named
 from ntksap.net.kernels import library
 from ntksap.pruning import CHECKS, Sanity, density_of, schedule_named
 from ntksap.training import Recipe, not_default
@@ -72,16 +74,16 @@ class Settings(Pruning):
 
     def to_toml(self) -> str:
         """Return the settings and the versions in use as TOML."""
-        return toml.dumps({**self.plain(), "versions": versions()})
+        return toml.dumps(sealed({**self.plain(), "versions": versions()}))
 
 
 def read_settings(path: Path) -> Settings:
     """Return the settings that a run's ``settings.toml`` holds."""
     try:
-        values = toml.loads(path.read_text(encoding="utf-8"))
+        values = unsealed(toml.loads(path.read_text(encoding="utf-8")))
         values.pop("versions", None)
         return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
-    except (OSError, toml.TOMLDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
 
 
@@ -118,6 +120,8 @@ def pruning_for(
     chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
+    if floor < 0:
+        raise InputError(f"floor must be at least 0, not {floor}")
     inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
     return Pruning(
         method=method,
@@ -144,6 +148,9 @@ def settings_for(
     *, model: str, data: str, method: str, sparsity: float, seed: int, recipe: Recipe, **pruning: Any
 ) -> Settings:
     """Return checked settings of a run; ``pruning`` as in `pruning_for`, whose part the dense run ignores."""
+    model_named(model)  # before a folder is named by it
+    if data not in TABLE:
+        raise unknown("data set", data, TABLE)
     if method == DENSE:
         return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=recipe)
     chosen = pruning_for(method=method, sparsity=sparsity, seed=seed, recipe=recipe, **pruning)

@@ -21,7 +21,7 @@ from ntksap.data import Dataset, Split
 from ntksap.net import first_tensor, unwrap
 from ntksap.net.kernels import sparse_kernels
 from ntksap.pruning import Masks
-from ntksap.training.checkpoint import read_checkpoint, write_checkpoint
+from ntksap.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from ntksap.training.recipe import Recipe, lr_at
 from ntksap.training.sync_norm import synchronise_norms
 
@@ -136,7 +136,10 @@ class TrainState:
 
     def load(self, path: str | Path) -> None:
         """Become the state that was saved; `CheckpointError`, and no change, if it is not of this training."""
-        self.epoch = read_checkpoint(path, self.model, self.optimizer, self._identity())
+        epoch = read_checkpoint(path, self.model, self.optimizer, self._identity())
+        if not 0 <= epoch <= self.recipe.epochs:
+            raise CheckpointError(f"{path} is after epoch {epoch}, which a training of {self.recipe.epochs} never is")
+        self.epoch = epoch
 
     def _identity(self) -> dict[str, object]:
         return {"seed": self.seed, "masks": self.masks.sha256 if self.masks else None, **self.recipe.stated()}
