@@ -55,7 +55,7 @@ def room_of(module: str, name: str = "") -> str:
 def exported(package: str) -> set[str]:
     """The names in ``__all__`` of a package, read from its file; a package without one offers nothing."""
     tree = ast.parse((SOURCE.joinpath(*package.split(".")[1:]) / "__init__.py").read_text())
-    lists = [n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"]
+    lists = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
     return {element.value for one in lists for element in one.elts}
 
 

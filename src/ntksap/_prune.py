@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
-from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown
+from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown, usable_device
 from ntksap.methods import METHODS, Method, explain_failures, method_named, warn_of_bends
 from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
 from ntksap.pruning import (
@@ -23,7 +23,14 @@ from ntksap.pruning import (
     Probe,
     Selector,
     allocation_of,
+    check_data,
+    check_inputs,
+    check_module,
+    checked_shape,
+    checked_whole,
     density_of,
+    explain_input_failures,
+    floor_of,
     kept_of,
     pattern_named,
     rescale_named,
@@ -182,6 +189,14 @@ def prune(
     >>> prune(model, 0.9, "synflow", input_shape=(8,)).kept
     16
     """
+    check_module(model)
+    check_inputs(inputs)
+    check_data(data)
+    input_shape = checked_shape(input_shape)
+    seed = checked_whole("seed", seed)
+    floor_of(floor, 1)  # raises
+    rounds = None if rounds is None else checked_whole("rounds", rounds, least=1)
+    device = None if device is None else usable_device(device)
     chosen = method_named(method)
     density = density_of(sparsity)
     _check_options(chosen, options)
@@ -190,16 +205,17 @@ def prune(
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
     resolved = precision_of(model, precision)
-    net = Net(
-        model,
-        output=output,
-        loss=loss,
-        init=init,
-        include=include,
-        exclude=exclude,
-        device=device,
-        **arithmetic(resolved),
-    )
+    with torch.inference_mode(False), torch.enable_grad():
+        net = Net(
+            model,
+            output=output,
+            loss=loss,
+            init=init,
+            include=include,
+            exclude=exclude,
+            device=device,
+            **arithmetic(resolved),
+        )
     warn_of(left_out(model, include, exclude))
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
@@ -244,7 +260,8 @@ def prune(
         )
         states = chosen.pruner_with(options)(net, probe=probe, selector=selector, invert=invert, after=after)
         states = explain_failures(warn_of_bends(states, method) if chosen.homogeneous else states, method)
-    about = {"method": method, "sparsity": sparsity, "seed": seed, "precision": resolved, **selector.facts()}
+        states = explain_input_failures(states, net, probe)
+    about = {"method": method, "sparsity": float(sparsity), "seed": seed, "precision": resolved, **selector.facts()}
     about |= {**({} if places == "score" else {"places": places}), **({} if how == "none" else {"rescale": how})}
     masks = after  # where that was the last round already
     for masks in states:
@@ -261,6 +278,7 @@ def prune(
 
 def precision_of(model: nn.Module, precision: str = "auto") -> str:
     """Return the precision that ``precision`` means for this model."""
+    check_module(model)
     return resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0)).dtype)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ntksap.data import DataError, cifar, download, load
+from ntksap.data import DataError, cifar, download, downloads, load
 from ntksap.data import downloads as fetch
 from ntksap.data.checksums import MD5
 from tests.data.tiny_sets import shrink, write_cifar_folder, write_tiny_imagenet
@@ -32,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self.files = {NAME: PAYLOAD}
         self.ranges_honoured = True
         self.length_announced = True
+        self.length: str | None = None  # what is announced in place of the true length
         self.break_after: int | None = None  # bytes of a body, after which the connection is cut
         self.asked: list[str | None] = []
         self.sent: list[int] = []
@@ -63,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.send_response(200)
         if server.length_announced:
-            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Length", self.server.length or str(len(body) - start))
         self.end_headers()
         rest = body[start:][: server.break_after]
         server.sent.append(len(rest))  # before the client can have it all and look
@@ -97,6 +98,42 @@ def test_a_download_is_verified_and_not_repeated(get: Callable[[], Path], server
     assert get() == path
     assert server.asked == [None]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "1.5", "²", "9" * 5000, "0x10"])
+def test_a_length_that_is_no_number_is_a_sentence(get: Callable[[], Path], server: Server, length: str) -> None:
+    server.length = length
+    with pytest.raises(DataError, match=r"could not be fetched: the server says that it sends .* which is no number"):
+        get()
+
+
+def test_a_length_beyond_all_archives_is_refused_before_anything_is_fetched(
+    get: Callable[[], Path], server: Server, tmp_path: Path
+) -> None:
+    server.length = str(10**12)
+    with pytest.raises(DataError, match="it would have 1,000,000,000,000 bytes, more than any archive"):
+        get()
+    assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
+
+
+def test_a_body_without_an_end_is_cut_and_thrown_away(
+    get: Callable[[], Path], server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "LIMIT", 200_000)
+    server.length_announced = False
+    with pytest.raises(DataError, match="it does not end after 200,000 bytes"):
+        get()
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [0]
+    monkeypatch.setattr(downloads, "LIMIT", 400_000)
+    assert get().read_bytes() == PAYLOAD
+
+
+def test_a_wrong_length_is_an_interrupted_download_or_another_file(get: Callable[[], Path], server: Server) -> None:
+    server.length = str(len(PAYLOAD) + 7)
+    with pytest.raises(DataError, match="the connection ended after 300,000 of 300,007 bytes"):
+        get()
+    server.length = None
+    assert get().read_bytes() == PAYLOAD
 
 
 def test_the_folder_is_made_and_a_slash_at_the_end_is_no_matter(server: Server, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from ntksap._base.machine import peak_memory_mib
 from ntksap._base.seeds import generator_of
 from ntksap.data import DataError
 from ntksap.data.imagenet import IMAGENET, TINY
-from ntksap.data.patches import ATTEMPTS, View, central_view, decode, patch, random_view
+from ntksap.data.patches import ATTEMPTS, LONGEST, View, central_view, decode, patch, random_view
 
 VIEWS = pytest.mark.parametrize("view", [TINY, IMAGENET], ids=["tiny", "imagenet"])
 unit = st.floats(0, 1, exclude_max=True)
@@ -129,3 +130,37 @@ def test_a_damaged_image_is_named(photo: np.ndarray, tmp_path: Path) -> None:
     for path in (cut, text, tmp_path / "absent.JPEG"):
         with pytest.raises(DataError, match=path.name):
             decode(path, TINY, None)
+
+
+@VIEWS
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (3, 5000)])
+def test_an_image_that_is_a_line_is_cut_before_it_fills_the_memory(
+    view: View, size: tuple[int, int], tmp_path: Path
+) -> None:
+    before = peak_memory_mib()
+    Image.new("RGB", size, (10, 200, 30)).save(tmp_path / "line.png")
+    for rng in (None, generator_of("line")):
+        pixels = decode(tmp_path / "line.png", view, rng)
+        assert pixels.shape == (3, view.size, view.size)
+        assert pixels.flatten(1).unique(dim=1).flatten().tolist() == [10, 200, 30]
+    assert peak_memory_mib() < before + 100  # resized as a whole it would have 46,080 MiB
+
+
+@VIEWS
+def test_cutting_a_long_image_first_leaves_its_middle(view: View) -> None:
+    """The central square of a long image is the same whether it is cut before or after it is resized."""
+    generator = np.random.default_rng(0)
+    strip = Image.fromarray(generator.integers(0, 255, (4, 4 * LONGEST + 2, 3), np.uint8))
+    cut = central_view(strip, view)
+    width = int(view.shorter_side * strip.width / strip.height)
+    whole = strip.resize((width, view.shorter_side), Image.Resampling.BILINEAR)
+    left, top = (width - view.size) // 2, (view.shorter_side - view.size) // 2
+    expected = whole.crop((left, top, left + view.size, top + view.size))
+    assert np.abs(np.asarray(cut, int) - np.asarray(expected, int)).max() <= 1
+
+
+def test_only_photographs_are_decoded_whatever_their_name_says(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "image.eps")
+    (tmp_path / "image.eps").rename(tmp_path / "image.jpeg")  # Pillow would call Ghostscript to read it
+    with pytest.raises(DataError, match="is not a readable image"):
+        decode(tmp_path / "image.jpeg", TINY, None)

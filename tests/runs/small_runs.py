@@ -36,8 +36,8 @@ def carry_out(settings: Settings, root: Path, file_size_limit: int | None = None
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """All of a finished run that is not a measurement of time or memory."""
-    measured = {"seconds", "images_per_second", "prune_seconds", "train_seconds", "peak_memory_mib"}
+    """All of a finished run that is not a measurement of time or memory, or a hash of one."""
+    measured = {"seconds", "images_per_second", "prune_seconds", "train_seconds", "peak_memory_mib", "sha256"}
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((folder / "result.json").read_text())
     return {

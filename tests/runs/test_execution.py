@@ -13,6 +13,7 @@ import torch
 
 import ntksap
 from ntksap import InputError, Masks
+from ntksap._base.seals import unsealed
 from ntksap.pruning.sanity import shuffled
 from ntksap.runs.execution import run
 from ntksap.runs.folder import BusyError, Place
@@ -63,7 +64,7 @@ def test_a_run_is_a_folder_that_describes_itself(tmp_path):
         *(("prune", t, 5) for t in range(1, 6)),
         *(("train", e, 5) for e in range(1, 6)),
     ]
-    written = tomllib.loads((folder / "settings.toml").read_text())
+    written = unsealed(tomllib.loads((folder / "settings.toml").read_text()))
     assert written.pop("versions")["torch"] == torch.__version__
     assert written == settings.plain()
     masks = Masks.load(folder / "masks.safetensors")
@@ -73,7 +74,7 @@ def test_a_run_is_a_folder_that_describes_itself(tmp_path):
     assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5]
     assert records[-1]["top1"] == result["top1"] > 0.5
     assert records[-1]["pruned"] == masks.sparsity
-    assert json.loads((folder / "result.json").read_text()) == result
+    assert unsealed(json.loads((folder / "result.json").read_text())) == result
     assert result["prune_seconds"] > 0
     assert result["dense_flops"] > result["inference_flops"] > 0
 

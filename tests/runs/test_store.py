@@ -10,7 +10,7 @@ import ntksap
 from ntksap._base.errors import InputError, StorageError
 from ntksap.cli import main
 from ntksap.runs.execution import run
-from ntksap.runs.folder import BusyError, Place, locked
+from ntksap.runs.folder import BusyError, Place, locked, read_result
 from ntksap.runs.local_sweep import sweep
 from ntksap.runs.store import Store
 from ntksap.runs.work import Work
@@ -44,7 +44,7 @@ def test_a_run_comes_back_as_it_was_without_what_is_large(store, finished, tmp_p
     store.publish(folder)
     assert store.finished() == {settings.name}
     result = store.fetch(settings.name, tmp_path / "other")
-    assert result == json.loads((folder / "result.json").read_text())
+    assert result == read_result(folder)
     copy = tmp_path / "other" / settings.name
     assert {path.name for path in copy.iterdir()} == SMALL | {"lock"}
     assert all((copy / name).read_bytes() == (folder / name).read_bytes() for name in SMALL)
@@ -149,7 +149,7 @@ def test_runs_come_back_from_an_object_store(finished, tmp_path, monkeypatch):
         assert store.finished() == set()
         store.publish(folder)
         assert store.finished() == {settings.name}
-        assert store.fetch(settings.name, tmp_path) == json.loads((folder / "result.json").read_text())
+        assert store.fetch(settings.name, tmp_path) == read_result(folder)
         assert ntksap.Masks.load(tmp_path / settings.name / "masks.safetensors").kept > 0
         events = list(sweep([settings, small_settings("random", epochs=1)], tmp_path / "other", store=store))
         assert [event.kind for event in events if event.kind != "progress"] == ["skipped", "started", "finished"]

@@ -5,6 +5,7 @@ from ntksap._base.errors import (
     ApproximationWarning,
     CollapseError,
     CollapseWarning,
+    DamageError,
     InputError,
     MaskError,
     MemoryWarning,
@@ -14,11 +15,13 @@ from ntksap._base.errors import (
     StorageError,
     unknown,
 )
-from ntksap._base.files import TEMPORARY, new_folder, write_atomically, write_json
-from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib
+from ntksap._base.files import TEMPORARY, make_folder, new_folder, write_atomically, write_json
+from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib, usable_device
 from ntksap._base.ranks import ALONE, Ranks, joined, lost
+from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
-from ntksap._base.tensors import sha256_of
+from ntksap._base.tensors import sha256_of, sha256_of_one
+from ntksap._base.typed import typed
 
 __all__ = [
     "ALONE",
@@ -26,6 +29,7 @@ __all__ = [
     "ApproximationWarning",
     "CollapseError",
     "CollapseWarning",
+    "DamageError",
     "InputError",
     "MaskError",
     "MemoryWarning",
@@ -41,12 +45,20 @@ __all__ = [
     "joined",
     "keep_memory",
     "lost",
+    "make_folder",
     "new_folder",
     "peak_memory_mib",
+    "read_sealed",
+    "sealed",
     "seed_of",
     "sha256_of",
+    "sha256_of_one",
     "toml",
+    "typed",
     "unknown",
+    "unsealed",
+    "usable_device",
     "write_atomically",
     "write_json",
+    "write_sealed",
 ]

@@ -24,6 +24,10 @@ class StorageError(NtksapError, OSError):
     """A file could not be written; what stood there before is intact."""
 
 
+class DamageError(NtksapError, ValueError):
+    """A file of a run does not hold what was written to it; the message says which, and what to do."""
+
+
 class CollapseError(NtksapError, RuntimeError):
     """Layers lost all their weights and the caller asked for that to be an error."""
 

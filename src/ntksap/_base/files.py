@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException as error:
-        os.unlink(temporary)
+        with suppress(OSError):  # the whole folder may be gone
+            os.unlink(temporary)
         if isinstance(error, OSError):
             raise _storage_error(path, error) from error
         raise
@@ -55,16 +56,30 @@ def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, unless they are there; `StorageError` if that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path}: {error.strerror}. Choose another place") from error
+
+
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes ``path`` when the block ends well, and goes away when it does not."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
+    make_folder(path.parent)
+    try:
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
+    except OSError as error:
+        raise _storage_error(path, error) from error
     try:
         yield temporary
-        temporary.chmod(0o777 & ~_umask())
-        temporary.rename(path)
+        try:
+            temporary.chmod(0o777 & ~_umask())
+            temporary.rename(path)
+        except OSError as error:
+            raise _storage_error(path, error) from error
     except BaseException:
-        shutil.rmtree(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise

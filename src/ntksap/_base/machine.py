@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from ntksap._base.errors import InputError
+
 
 def peak_memory_mib() -> float:
     """Return the most memory this process has held: on the GPU if it used one, else in RAM, in MiB."""
@@ -42,6 +44,23 @@ def _kib(file: str, key: str) -> int | None:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usable_device(device: torch.device | str) -> torch.device:
+    """Return a device on which tensors can be made, or raise `InputError`."""
+    try:
+        made = torch.device(device)
+        if made.type == "meta":
+            raise InputError("nothing can be computed on the device meta, which holds no numbers: choose cpu")
+        torch.empty(1, device=made)
+    except InputError:
+        raise
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"the device {str(device)!r} cannot be used here: {reason.rstrip('.')}. Without it, cpu always works"
+        ) from error
+    return made
 
 
 def keep_memory() -> None:

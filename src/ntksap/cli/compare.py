@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import NtksapError, write_atomically, write_json
+from ntksap._base import NtksapError, make_folder, usable_device, write_atomically, write_json
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.engines import EngineArguments
 from ntksap.cli.live import Board, follow
@@ -80,9 +80,11 @@ def run_compare(
             names, checks, numbers(float, "sparsities", sparsities), numbers(int, "seeds", seeds)
         )
     ]
+    usable_device(device)
     board = Board(len(plan))
     place = Place(data.data_dir, data.download, data.workers, device, other_kernels=other_kernels)
     events = engine.sweep(plan, out / "runs", place)
+    make_folder(out)
     try:
         follow(events, board)
     except KeyboardInterrupt:
@@ -106,7 +108,7 @@ def run_compare(
 def _write(
     out: Path, table: list[Cell], results: list[dict[str, Any]], failed: list[tuple[Settings, str]], title: str
 ) -> None:
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_atomically(out / "table.csv", to_csv(table))
     errors = [{"run": settings.name, "error": error} for settings, error in failed]
     write_json(out / "results.json", {"results": results, "failed": errors})

@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-stdout = Console(soft_wrap=True)
-stderr = Console(stderr=True)
+# Without emoji, which would turn the :factory: of a name into a picture.
+stdout = Console(soft_wrap=True, emoji=False)
+stderr = Console(stderr=True, emoji=False)
 
 
 def spoken(seconds: float) -> str:

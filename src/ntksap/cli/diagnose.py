@@ -8,11 +8,13 @@ import tyro
 from rich.table import Table
 from tyro.conf import Positional
 
+from ntksap._base import InputError
 from ntksap.analysis import Diagnosis, KernelChange, diagnose
 from ntksap.cli.console import print_json, stdout
 from ntksap.cli.options import ModelArguments
+from ntksap.models import MODELS
 from ntksap.pruning import Masks
-from ntksap.report import diagnosis_figure
+from ntksap.report import diagnosis_figure, write_figure
 
 
 def run_diagnose(
@@ -39,18 +41,11 @@ def run_diagnose(
         json: Print one JSON object.
     """
     loaded = Masks.load(masks)
-    info = loaded.info
-    shape = input_shape or info.get("input_shape")
-    chosen = ModelArguments(
-        model=model or info.get("model", "resnet20"),
-        classes=classes or info.get("classes"),
-        input_shape=tuple(shape) if shape else None,
-        seed=info.get("seed", 0) if seed is None else seed,
-    )
+    chosen = _model_of(loaded, ModelArguments(model or "", classes, input_shape, seed or 0), seed is None)
     module, shape = chosen.build()
     found = diagnose(module, loaded, input_shape=shape, kernel=kernel, seed=chosen.seed)
     if picture is not None:
-        diagnosis_figure(found, f"{chosen.model}: {masks}").savefig(picture)
+        write_figure(diagnosis_figure(found, f"{chosen.model}: {masks}"), picture)
     if json:
         print_json(
             {
@@ -71,6 +66,42 @@ def run_diagnose(
     stdout.print(_table(found))
     stdout.print()
     print_sentences(found)
+
+
+def _model_of(masks: Masks, given: ModelArguments, any_seed: bool) -> ModelArguments:
+    """Return which model masks are for: what the user says, else what the file says, if that can be trusted.
+
+    A file names models of the table only. Code to import and call comes from the user's own --model, never from a file.
+    """
+    info = masks.info
+    name = given.model or info.get("model", "resnet20")
+    if not given.model and (not isinstance(name, str) or name not in MODELS):
+        own = isinstance(name, str) and ":" in name
+        advice = f"If it is your own, and you trust it, add --model {name}" if own else "Say which it is: --model NAME"
+        raise InputError(
+            f"the mask file says that its model is {str(name)[:80]!r}, which is not one of the table. {advice[:200]}"
+        )
+    shape, classes, seed = given.input_shape, given.classes, given.seed
+    if shape is None and (said := info.get("input_shape")) is not None:
+        if not isinstance(said, list) or not 0 < len(said) <= 8 or not all(_size(size, 4096) for size in said):
+            raise InputError("the mask file says no usable shape of one input: add --input-shape, such as 3 32 32")
+        shape = tuple(said)
+    if classes is None and (said := info.get("classes")) is not None:
+        if not _size(said, 10**6):
+            raise InputError("the mask file says no usable number of classes: add --classes")
+        classes = said
+    if any_seed:
+        seed = info.get("seed", 0)
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise InputError("the mask file says no usable seed: add --seed")
+    chosen = ModelArguments(name, classes, shape, seed)
+    if ":" not in name:  # before memory is taken for a model as large as the file may say
+        masks.check(chosen.outline())
+    return chosen
+
+
+def _size(value: object, most: int) -> bool:
+    return type(value) is int and 1 <= value <= most
 
 
 def _facts(change: KernelChange | str | None) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ class Board:
             self._most = max(self._most, len(self.running))
             return
         self.running.pop(name, None)
-        if event.kind != "skipped":
+        if name in self._began:  # not if it was skipped, or could not even begin
             self._took.append(time.monotonic() - self._began[name])
         if event.result is not None:
             self.results.append(event.result)

@@ -1,17 +1,19 @@
 """Command-line arguments that several commands share, and how they become values."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import tyro
 from torch import nn
 
 from ntksap import models
 from ntksap._allocate import ALLOCATIONS
-from ntksap._base import InputError, global_seed
+from ntksap._base import InputError, NtksapError, global_seed
 from ntksap.data import Dataset
 from ntksap.methods import METHODS, method_named
 
@@ -32,16 +34,9 @@ class ModelArguments:
     def build(self, data: Dataset | None = None) -> tuple[nn.Module, tuple[int, ...]]:
         """Return the model with its initial weights, and the shape of one input; ``data`` decides what is not given."""
         if ":" not in self.model:
-            usual = data.input_shape if data else models.model_named(self.model).input_shape
-            shape = self.input_shape or usual
-            if len(shape) != 3:
-                raise InputError(f"--input-shape of the table's models is C H W, not {' '.join(map(str, shape))}")
-            channels, height, width = shape
-            classes = self.classes or (data.num_classes if data else None)
-            module = models.build(
-                self.model, num_classes=classes, input_shape=(channels, height, width), seed=self.seed
-            )
-            return module, shape
+            sizes, classes = self._of_table(data)
+            with _buildable(self.model, sizes):
+                return models.build(self.model, num_classes=classes, input_shape=sizes, seed=self.seed), sizes
         shape = self.input_shape or (data.input_shape if data else ())
         if not shape:
             raise InputError("your own model needs --input-shape, such as --input-shape 3 32 32")
@@ -50,6 +45,37 @@ class ModelArguments:
         if not isinstance(module, nn.Module):
             raise InputError(f"{self.model} returned {type(module).__name__}, not an nn.Module")
         return module, shape
+
+    def outline(self) -> nn.Module:
+        """Return the model of the table on the meta device: shapes without values, however large."""
+        (channels, height, _), classes = self._of_table(None)
+        with torch.device("meta"), _buildable(self.model, (channels, height)):
+            found = models.model_named(self.model)
+            return found.factory(channels, classes or found.num_classes, height)
+
+    def _of_table(self, data: Dataset | None) -> tuple[tuple[int, int, int], int | None]:
+        """Return the shape of one input and the number of classes of a model of the table."""
+        shape = self.input_shape or (data.input_shape if data else models.model_named(self.model).input_shape)
+        classes = data.num_classes if self.classes is None and data else self.classes
+        if len(shape) != 3 or min(shape) < 1:
+            raise InputError(f"--input-shape of the table's models is C H W, not {' '.join(map(str, shape))}")
+        if classes is not None and classes < 1:
+            raise InputError(f"--classes must be at least 1, not {classes}")
+        channels, height, width = shape
+        return (channels, height, width), classes
+
+
+@contextmanager
+def _buildable(model: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """Turn what torch says of sizes that a model cannot have into an error that says so."""
+    try:
+        yield
+    except (RuntimeError, ValueError, ZeroDivisionError) as error:
+        if isinstance(error, NtksapError):
+            raise
+        raise InputError(
+            f"{model} cannot be built for inputs of {'×'.join(map(str, shape))}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _factory(spec: str) -> Callable[[], Any]:
@@ -133,5 +159,9 @@ def numbers(kind: type[Any], what: str, text: str) -> list[Any]:
 
 def fresh_folder(path: Path) -> None:
     """Raise if the output folder cannot be new."""
-    if path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise InputError(f"--out cannot be used: {error.strerror}") from error
+    if there:
         raise InputError(f"{path} exists already; choose another --out or remove it (nothing was changed)")

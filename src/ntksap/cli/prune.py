@@ -16,7 +16,7 @@ from ntksap.cli.options import KeepArguments, ModelArguments, fresh_folder
 from ntksap.cli.overrides import MethodOptions, given
 from ntksap.cli.progress import bars
 from ntksap.data import load
-from ntksap.report import densities_figure
+from ntksap.report import densities_figure, write_figure
 from ntksap.runs import Place, Progress, make_masks, pruning_for
 
 # What the command knows of its masks anyway; the rest is what the method has to say.
@@ -140,7 +140,7 @@ def run_prune(
             masks.save(folder / "masks.safetensors")
             write_json(folder / "prune.json", result)
             title = f"{model.model} pruned to {how.sparsity:.2%} by {how.method}"
-            densities_figure({how.method: masks}, title).savefig(folder / "densities.png")
+            write_figure(densities_figure({how.method: masks}, title), folder / "densities.png")
     if json:
         print_json(result)
         return

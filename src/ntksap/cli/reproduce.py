@@ -9,7 +9,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from ntksap._base import InputError, NtksapError, cores, unknown
+from ntksap._base import InputError, NtksapError, cores, unknown, usable_device
 from ntksap.cli.console import print_json, stderr, stdout
 from ntksap.cli.live import Board, follow
 from ntksap.cli.options import listed, numbers
@@ -64,6 +64,7 @@ def run_reproduce(
         raise InputError("which table or figure? `ntksap reproduce --list` names them")
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs must be at least 1, not {jobs}")
+    usable_device(device)
     plan = _narrowed(read_plan(name, scale), listed(panels), numbers(int, "seeds", seeds) if seeds else [])
     place = Place(data_dir, download, workers, device, other_kernels=other_kernels)
     found, folder = reproduce(plan, Bench(out, place, _executor(jobs or cores()), bars))

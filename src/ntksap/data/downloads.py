@@ -12,11 +12,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
+from ntksap._base import make_folder
 from ntksap.data.base import DataError
 from ntksap.data.checksums import MD5, md5, verify
 
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 16
+LIMIT = 1 << 29  # bytes; the largest of the archives has less than half of that
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def download(name: str, root: str | Path, *, base_url: str | None = None, progre
         raise DataError(f"{name} cannot be downloaded. {how}")
     archive = ARCHIVES[name]
     path = Path(root).expanduser() / archive.file
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if path.exists():
         with path.open("rb") as stream:
             verify(archive.file, path, stream)
@@ -94,16 +96,30 @@ def _complete(url: str, part: Path, progress: bool) -> None:
         return  # nothing is left to send; the checksum tells whether that is because `part` is complete
     resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT  # if not, the server ignored Range and sends it all
     with response, part.open("ab" if resumed else "wb") as file:
-        length = response.headers.get("Content-Length")
-        total = None if length is None else file.tell() + int(length)
+        length = _length(response.headers.get("Content-Length"))
+        total = None if length is None else file.tell() + length
+        if total is not None and total > LIMIT:
+            raise OSError(f"it would have {total:,} bytes, more than any archive of the table")
         columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
             task = bar.add_task(part.stem, total=total, completed=file.tell())
             while chunk := response.read(CHUNK):
+                if file.tell() + len(chunk) > LIMIT:
+                    file.truncate(0)  # nothing to go on from
+                    raise OSError(f"it does not end after {LIMIT:,} bytes, more than any archive of the table")
                 file.write(chunk)
                 bar.advance(task, len(chunk))
         if total is not None and file.tell() != total:
             raise OSError(f"the connection ended after {file.tell():,} of {total:,} bytes")
+
+
+def _length(header: str | None) -> int | None:
+    """Return the number of bytes that a server announces, None if it announces none."""
+    if header is None:
+        return None
+    if not (header.isascii() and header.isdigit() and len(header) < 20):
+        raise OSError(f"the server says that it sends {header[:40]!r} bytes, which is no number")
+    return int(header)
 
 
 def _unzip(path: Path, folder: Path) -> Path:

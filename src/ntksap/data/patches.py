@@ -12,6 +12,8 @@ from torch import Tensor
 from ntksap.data.base import DataError
 
 ATTEMPTS = 10  # to draw a patch that fits the image, before the central one is taken
+LONGEST = 16  # an image that is more times as long as wide is cut to that: resizing a line would fill the memory
+FORMATS = ("JPEG", "PNG")  # by content, whatever the name says: for others Pillow may call programs, as for PostScript
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -34,7 +36,7 @@ class View:
 def decode(path: Path, view: View, rng: torch.Generator | None) -> Tensor:
     """Return the image as uint8 3,S,S: augmented by draws from `rng`, or the central view if that is None."""
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
             image = file.convert("RGB")  # also from greyscale and CMYK
     except Exception as error:  # Pillow raises many kinds for damaged files
         raise DataError(f"{path} is not a readable image: {error}. Replace it or unpack the set again") from error
@@ -44,6 +46,10 @@ def decode(path: Path, view: View, rng: torch.Generator | None) -> Tensor:
 
 def central_view(image: Image.Image, view: View) -> Image.Image:
     """Resize the shorter side and cut out the central square."""
+    longest = LONGEST * min(image.size)
+    if max(image.size) > longest:
+        left, top = ((side - min(side, longest)) // 2 for side in image.size)
+        image = image.crop((left, top, left + min(image.width, longest), top + min(image.height, longest)))
     width, height = (int(view.shorter_side * side / min(image.size)) for side in image.size)
     resized = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = (width - view.size) // 2, (height - view.size) // 2

@@ -9,7 +9,7 @@ _SAID = ("derivative for", "forward AD", "differentiate twice", "double backward
 
 
 def explain_failures(states: Iterator[Masks], method: str) -> Iterator[Masks]:
-    """Yield the masks of each round; raise InputError, with a sentence, where torch misses a derivative that ``method`` needs."""
+    """Yield the masks of each round; `InputError`, in a sentence, where torch lacks a derivative that is needed."""
     try:
         yield from states
     except (NotImplementedError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 from ntksap.net.initialisers import Initialiser, kaiming_normal
 from ntksap.net.layers import by_output, is_transformers_conv1d, layer_weights, unwrap
-from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy
+from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy, summed_cross_entropy
 from ntksap.net.precision import arithmetic, resolve
 from ntksap.net.prunable import Selectors, left_out, prunable_names, warn_of
 from ntksap.net.shell import shell
@@ -28,6 +28,7 @@ __all__ = [
     "prunable_names",
     "resolve",
     "shell",
+    "summed_cross_entropy",
     "unwrap",
     "warn_of",
     "weight_views",

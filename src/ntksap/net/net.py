@@ -124,6 +124,11 @@ class Net:
         """The relative rounding error of an evaluation."""
         return torch.finfo(torch.bfloat16 if self._autocast else self.dtype).eps
 
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """The module's buffers by name, as it has them."""
+        return self._buffers
+
     def norm_buffers(self) -> dict[str, Tensor]:
         """Return the normalisation layers' running means, variances and counts, as the module has them."""
         names = [f"{path}.{key}".lstrip(".") for path, norm in self._norms.layers.items() for key in norm._buffers]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from ntksap._base import InputError, unknown, write_atomically, write_json
+from ntksap._base import InputError, make_folder, unknown, write_atomically, write_json
 from ntksap.paper.accuracy import accuracy
 from ntksap.paper.bench import Bench
 from ntksap.paper.comparison import Comparison
@@ -40,7 +40,7 @@ def reproduce(plan: Plan, bench: Bench) -> tuple[Comparison, Path]:
         reasons = "; ".join(dict.fromkeys(plan.left_out.values()))
         raise InputError(f"{plan.name} has nothing at the scale {plan.scale}: {reasons}. There is --scale paper")
     folder = bench.out / f"{plan.name}-{plan.scale}"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     found = KINDS[plan.kind](plan, bench, folder)
     write_json(folder / "comparison.json", found.to_json())
     write_atomically(folder / "comparison.md", found.to_markdown())

@@ -6,12 +6,13 @@ a table of the scale's name, in the plan, in a panel or in a row; the narrower o
 that the scale has; a text in place of the table says why the scale has nothing.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from ntksap._base import InputError, toml, unknown
+from ntksap._base import InputError, toml, typed, unknown
 from ntksap.training import Recipe, load_recipe
 
 Scale = Literal["quick", "paper"]
@@ -88,7 +89,8 @@ class Panel:
     def _at(self, numbers: Mapping[str, Sequence[Any]], row: str, step: int) -> Any:
         if row not in numbers or step not in self.reported_steps:
             return None
-        return numbers[row][self.reported_steps.index(step)]
+        index = self.reported_steps.index(step)
+        return numbers[row][index] if index < len(numbers[row]) else None
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def read_plan(name_or_path: str | Path, scale: Scale) -> Plan:
     try:
         values = toml.loads(path.read_text(encoding="utf-8"))
         return _plan(path.stem, values, scale)
-    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a plan, which is a TOML file: {error}") from error
     except KeyError as error:
         raise InputError(f"{path} is not a plan: it lacks {error}") from error
@@ -167,10 +169,25 @@ def _panel(raw: Mapping[str, Any], values: dict[str, Any], scale: Scale) -> Pane
         if name not in [row.name for row in rows]:
             raise unknown(f"row of panel {raw['name']}", name, [row.name for row in rows])
     values["reported_steps"] = tuple(raw.get("steps", range(len(raw.get("columns", ())))))
-    for key in ("steps", "columns", "seeds", "input_shape", "epochs"):
-        if key in values:
-            values[key] = tuple(values[key])
-    return _made(Panel, values)
+    panel = _made(Panel, values)
+    for what, wrong in (
+        ("a name of letters, digits, - and _", not re.fullmatch(r"[\w-]{1,60}", panel.name, re.ASCII)),
+        ("steps from 0 to 100", any(not 0 <= step <= 100 for step in (*panel.steps, *panel.reported_steps))),
+        ("at least one seed", not panel.seeds),
+        ("an input_shape of sizes up to 4096", any(not 0 <= size <= 4096 for size in panel.input_shape)),
+        ("at most a million classes", not 0 <= panel.classes <= 10**6),
+        ("from 1 to 100,000 inputs", not 1 <= panel.inputs <= 10**5),
+        ("a pruning set of at least 1", min(panel.samples_per_class, panel.prune_batch) < 1),
+        ("numbers in reported", bool(panel.steps) and not _all_numbers(panel)),
+    ):
+        if wrong:
+            raise InputError(f"a panel has {what}; {panel.name[:60]!r} does not")
+    return panel
+
+
+def _all_numbers(panel: Panel) -> bool:
+    numbers = [*panel.reported.values(), *panel.reported_std.values()]
+    return all(isinstance(number, int | float) for row in numbers for number in row)
 
 
 def _without_scales(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,4 +203,11 @@ def _made(cls: type[_T], values: Mapping[str, Any]) -> _T:
     needed = [name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING]
     if missing := [name for name in needed if name not in values]:
         raise InputError(f"a {cls.__name__.lower()} lacks {', '.join(missing)}")
-    return cls(**values)
+    kinds = get_type_hints(cls)
+    what = cls.__name__.lower()
+    return cls(**{key: _held(f"{key} of a {what}", value, kinds[key]) for key, value in values.items()})
+
+
+def _held(name: str, value: Any, kind: Any) -> Any:
+    """Return a checked value; rows and panels have been checked when they were made."""
+    return value if kind in (tuple[Row, ...], tuple[Panel, ...]) else typed(name, value, kind)

@@ -1,11 +1,10 @@
 """Spectra of the neural tangent kernel at initialisation, under masks."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ntksap import models
-from ntksap._base import InputError, NtksapError, write_json
+from ntksap._base import InputError, NtksapError, make_folder, read_sealed, write_json, write_sealed
 from ntksap.analysis import Kernel, ntk
 from ntksap.data import Dataset, load
 from ntksap.net import Net
@@ -67,9 +66,8 @@ class _Spectra:
         """Return the facts of a spectrum, of the dense network for None."""
         file = self.kept / f"{self.tag}-{spot.settings.name if spot else DENSE}.json"
         if file.exists():
-            kept: dict[str, Any] = json.loads(file.read_text())
-            return kept
-        self.kept.mkdir(parents=True, exist_ok=True)
+            return read_sealed(file)
+        make_folder(self.kept)
         if self.dense is None:
             self.dense = self._kernel(None, DENSE)
         net = Net(self.model)
@@ -79,7 +77,7 @@ class _Spectra:
             masks = Masks.load(self.masks / spot.settings.name / "masks.safetensors")
             kernel = self._kernel(masks, f"{spot.row.name} {spot.settings.sparsity:.2%}")
         facts = spectrum_facts(masks, kernel, self.dense)
-        write_json(file, facts)
+        write_sealed(file, facts)
         return facts
 
     def _kernel(self, masks: Masks | None, name: str) -> Kernel:

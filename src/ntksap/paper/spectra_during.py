@@ -1,6 +1,5 @@
 """Spectra of the neural tangent kernel during training, as they are or relative to the smallest."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ntksap._base import write_json
+from ntksap._base import read_sealed, write_json, write_sealed
 from ntksap.paper.bench import Bench, Show, ready, spots
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Panel, Plan, Row, sparsity_at
@@ -76,8 +75,7 @@ def _largest_ratio(one: dict[str, Any]) -> float:
 def _kept_during(folder: Path, panel: Panel, bench: Bench, on_progress: Callable[..., object]) -> dict[str, Any]:
     file = folder / f"spectra-{panel.inputs}.json"
     if file.exists():
-        kept: dict[str, Any] = json.loads(file.read_text())
-        return kept
+        return read_sealed(file)
     found = spectra_during(folder, bench.place.data_dir, panel.inputs, "batch", torch.float32, on_progress)
-    write_json(file, found)
+    write_sealed(file, found)
     return found

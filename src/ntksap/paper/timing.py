@@ -1,6 +1,5 @@
 """Time to prune beside the time of one epoch of training, on generated inputs."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ntksap import models
-from ntksap._base import NtksapError, generator_of, write_json
+from ntksap._base import NtksapError, generator_of, make_folder, read_sealed, write_sealed
 from ntksap.data import Dataset, MemorySplit
 from ntksap.paper.bench import Bench, settings_at
 from ntksap.paper.comparison import Comparison, Entry
@@ -26,7 +25,7 @@ def pruning_time(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     """Time an epoch and each method; seconds, and seconds ÷ those of an epoch."""
     entries, missing = [], []
     kept = bench.out / "times"
-    kept.mkdir(parents=True, exist_ok=True)
+    make_folder(kept)
     for panel in plan.panels:
         data = generated(panel)
         epoch = _epoch_seconds(panel, data, bench, kept)
@@ -69,8 +68,8 @@ def _epoch_seconds(panel: Panel, data: Dataset, bench: Bench, kept: Path) -> flo
         clock = _clock(bench)
         start = clock()
         next(epochs)
-        write_json(file, {"seconds": clock() - start, "images": few})
-    measured = json.loads(file.read_text())
+        write_sealed(file, {"seconds": clock() - start, "images": few})
+    measured = read_sealed(file)
     return float(measured["seconds"] / measured["images"] * panel.images)
 
 
@@ -82,8 +81,8 @@ def _prune_seconds(panel: Panel, row: Row, data: Dataset, bench: Bench, kept: Pa
         model, clock = _model(panel), _clock(bench)
         start = clock()
         make_masks(settings, model, panel.input_shape, data, recipe=settings.recipe, place=bench.place)
-        write_json(file, {"seconds": clock() - start, "rounds": settings.rounds})
-    return float(json.loads(file.read_text())["seconds"])
+        write_sealed(file, {"seconds": clock() - start, "rounds": settings.rounds})
+    return float(read_sealed(file)["seconds"])
 
 
 def _timed(row: Row) -> str:

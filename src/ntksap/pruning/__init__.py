@@ -12,6 +12,14 @@ from ntksap.pruning.allocation import (
     floor_of,
     named_counts,
 )
+from ntksap.pruning.arguments import (
+    check_data,
+    check_inputs,
+    check_module,
+    checked_shape,
+    checked_whole,
+    explain_input_failures,
+)
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.patterns import Pattern, pattern_named
 from ntksap.pruning.places import PLACES
@@ -44,8 +52,14 @@ __all__ = [
     "Shapes",
     "allocation_of",
     "blocks_of",
+    "check_data",
+    "check_inputs",
+    "check_module",
+    "checked_shape",
+    "checked_whole",
     "classifier_of",
     "density_of",
+    "explain_input_failures",
     "first_round",
     "floor_of",
     "interchange",

@@ -1,24 +1,19 @@
 """`Masks`: which weights of a module are kept, and how that meets the module."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from ntksap._base import MaskError, sha256_of, write_atomically
+from ntksap._base import MaskError, sha256_of
 from ntksap.net import WeightView, unwrap, weight_views
 from ntksap.pruning.attach import Attachment, local_mask, local_part
+from ntksap.pruning.mask_file import read_mask_file, write_mask_file
 from ntksap.pruning.patterns import pattern_named
 from ntksap.pruning.rescale import rescale_named
 from ntksap.pruning.table import layer_table
-
-_FORMAT = "ntksap-masks"
-_WEIGHT, _STATE = "weights/", "state/"  # stand before the names of such tensors in a file
 
 
 class Masks(Mapping[str, Tensor]):
@@ -78,8 +73,8 @@ class Masks(Mapping[str, Tensor]):
 
     @property
     def density(self) -> float:
-        """Kept ÷ total."""
-        return self.kept / self.total
+        """Kept ÷ total; 1 where there is nothing to prune."""
+        return self.kept / self.total if self.total else 1.0
 
     @property
     def sparsity(self) -> float:
@@ -188,37 +183,16 @@ class Masks(Mapping[str, Tensor]):
         return all(chosen.obeys(views[name].matrices(mask)) for name, mask in self.items())
 
     def save(self, path: str | Path) -> None:
-        """Write the masks to a safetensors file, all of it or nothing."""
-        # safetensors sorts by name; the order of the layers is worth keeping
-        metadata = {"format": _FORMAT, "order": json.dumps(list(self)), "info": json.dumps(self.info)}
-        tensors = {name: mask.contiguous() for name, mask in self._masks.items()}
-        tensors |= {_WEIGHT + name: weight.contiguous() for name, weight in self.weights.items()}
-        tensors |= {_STATE + name: tensor.contiguous() for name, tensor in self.state.items()}
-        write_atomically(path, save(tensors, metadata))
+        """Write the masks to a safetensors file (see `ntksap.pruning.mask_file`), all of it or nothing."""
+        write_mask_file(path, self._masks, self.info, self.weights, self.state)
 
     @classmethod
     def load(cls, path: str | Path) -> "Masks":
-        """Read masks from a file that `save` wrote; no code in the file can run."""
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != _FORMAT:
-                    raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
-                masks = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
-                others = [name for name in file.keys() if name not in masks]  # noqa: SIM118
-                weights, state = (
-                    {name.removeprefix(prefix): file.get_tensor(name) for name in others if name.startswith(prefix)}
-                    for prefix in (_WEIGHT, _STATE)
-                )
-            return cls(masks, json.loads(metadata["info"]), weights, state)
-        except MaskError:
-            raise
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise MaskError(f"{path}: not a mask file, or truncated ({error}); prune again or copy it again") from error
-        except FileNotFoundError:
-            raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
-        except OSError as error:
-            raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
+        """Read masks from a file that `save` wrote, and check that nothing in it has changed since.
+
+        No code in the file can run. What is in ``info`` was said by whoever wrote the file.
+        """
+        return cls(*read_mask_file(path))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):

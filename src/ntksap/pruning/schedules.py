@@ -1,7 +1,8 @@
 """Density after round t of T."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from numbers import Real
+from typing import Any, TypeAlias
 
 from ntksap._base import InputError, unknown
 
@@ -48,10 +49,13 @@ def schedule_named(name: str) -> Schedule:
 
 def density_of(sparsity: float) -> float:
     """Return 1 − sparsity, or raise if that is no sparsity."""
+    given: Any = sparsity
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise InputError(f"sparsity is a number, 0 ≤ sparsity < 1, not {sparsity!r}")
     if not 0 <= sparsity < 1:
         percent = f" If {sparsity} means percent, write {sparsity / 100:g}." if 1 <= sparsity < 100 else ""
         raise InputError(f"sparsity is the share of weights to remove, 0 ≤ sparsity < 1, not {sparsity}.{percent}")
-    return 1 - sparsity
+    return 1 - float(sparsity)
 
 
 def kept_of(density: float, total: int) -> int:

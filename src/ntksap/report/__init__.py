@@ -13,6 +13,7 @@ from ntksap.report.figures import (
     save_figure,
     sparsity_axis,
     spectrum_figure,
+    write_figure,
 )
 from ntksap.report.page import build_report, write_report
 from ntksap.report.reading import read_folder
@@ -40,5 +41,6 @@ __all__ = [
     "spectra_of",
     "spectrum_figure",
     "to_csv",
+    "write_figure",
     "write_report",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ntksap._base import toml
+from ntksap._base import toml, unsealed
 from ntksap.pruning import Masks
 from ntksap.runs import Settings
 
@@ -43,10 +43,7 @@ def read_text(path: Path) -> str:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds."""
-    values = json.loads(read_text(path))
-    if not isinstance(values, dict):
-        raise ValueError("not a JSON object")
-    return values
+    return unsealed(json.loads(read_text(path)))
 
 
 def read_spectra(path: Path) -> list[Spectrum]:
@@ -56,7 +53,7 @@ def read_spectra(path: Path) -> list[Spectrum]:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a settings.toml."""
-    return check_settings(toml.loads(read_text(path)))
+    return check_settings(unsealed(toml.loads(read_text(path))))
 
 
 def check_settings(values: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +103,7 @@ def read_records(path: Path, records: list[dict[str, Any]]) -> None:
     """Append the records up to the first line that is none."""
     for index, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            record = json.loads(line)
+            record = unsealed(json.loads(line))
             for key in _RECORD:
                 number(record, key)
         except (ValueError, AttributeError, RecursionError) as error:

@@ -1,6 +1,5 @@
 """A run: from initial weights over masks to test accuracy, in a folder of its own (see `ntksap.runs.folder`)."""
 
-import json
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +10,11 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from ntksap import models
-from ntksap._base import Ranks, peak_memory_mib, seed_of, write_atomically
+from ntksap._base import Ranks, peak_memory_mib, seed_of
 from ntksap.analysis import Cost, cost
 from ntksap.data import Dataset, load
 from ntksap.pruning import Masks
-from ntksap.runs.folder import OnProgress, Place, Progress, carry_out, kept_name
+from ntksap.runs.folder import OnProgress, Place, Progress, carry_out, kept_name, read_records, write_records
 from ntksap.runs.masking import make_masks
 from ntksap.runs.settings import DENSE, Settings
 from ntksap.training import TrainState, train
@@ -124,14 +123,14 @@ def _trained(
     if ranks.from_first(checkpoint.exists):
         state.load(checkpoint, other_kernels=place.other_kernels)
         # The record of an epoch is written before its checkpoint, so there may be one too many, never one too few.
-        records = [json.loads(line) for line in metrics.read_text().splitlines()][: state.epoch]
+        records = ranks.from_first(lambda: read_records(metrics, state.epoch))
     if state.epoch == 0 and 0 in place.keep_epochs and ranks.first:
         state.save(folder / kept_name(0))
     for record in train(state, data):
         records.append(asdict(record))
         if not ranks.first:
             continue
-        write_atomically(metrics, "".join(json.dumps(r) + "\n" for r in records))
+        write_records(metrics, records)
         if record.epoch in place.keep_epochs:
             state.save(folder / kept_name(record.epoch))
         state.save(checkpoint)  # last, since a run goes on behind it

@@ -12,6 +12,10 @@ A run is a folder named by its settings:
 
 Each file is replaced as a whole, so a process that is killed at any moment leaves a folder to go on from. What is done
 again after that is the work since the last file, and it ends in the same bits.
+
+Each file but ``error.json`` holds a hash of its contents, and one that does not have it any more is an error that says
+which file to remove, so that the same command does its part of the work again. Files of before there were hashes are
+taken as they are.
 """
 
 import fcntl
@@ -25,9 +29,26 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ntksap._base import ALONE, TEMPORARY, InputError, NtksapError, Ranks, StorageError, write_atomically, write_json
+from ntksap._base import (
+    ALONE,
+    TEMPORARY,
+    DamageError,
+    InputError,
+    NtksapError,
+    Ranks,
+    StorageError,
+    make_folder,
+    sealed,
+    unsealed,
+    usable_device,
+    write_atomically,
+    write_json,
+)
 from ntksap.net.kernels import provenance
 from ntksap.runs.settings import Settings, read_kernels, versions
+
+_NUMBERS = ("sparsity", "seed", "density", "inference_flops", "dense_flops", "prune_seconds")
+_OF_TRAINING = ("top1", "top5", "test_loss", "train_loss", "train_accuracy", "train_seconds")
 
 
 class BusyError(NtksapError, RuntimeError):
@@ -85,6 +106,7 @@ def carry_out(
     Of several processes the first holds the lock and writes.
     """
     folder = Path(root) / settings.name
+    usable_device(place.device)
     if (result := ranks.from_first(lambda: read_result(folder))) is not None:
         return result
     with ExitStack() as stack:
@@ -97,7 +119,7 @@ def carry_out(
             result["versions"] = versions(kernels)
             if ranks.first:
                 (folder / "error.json").unlink(missing_ok=True)
-                write_json(folder / "result.json", result)
+                write_json(folder / "result.json", sealed(result))
             return result
         except Exception as error:
             if ranks.first:
@@ -107,12 +129,55 @@ def carry_out(
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Return the result of a finished run, None if it is not finished."""
+    """Return the result of a finished run, None if it is not finished; `DamageError` if the file holds none."""
+    path = folder / "result.json"
     try:
-        result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    except FileNotFoundError:
+        return checked_result(path.read_bytes(), folder.name)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError) as error:
+        raise DamageError(
+            f"{path} is damaged: {error}. Remove it, and the same command makes it again from the rest of the run"
+        ) from error
+
+
+def checked_result(content: bytes, name: str) -> dict[str, Any]:
+    """Return the result of the run ``name`` from what its file holds; ValueError if that is no such result."""
+    try:
+        result = unsealed(json.loads(content))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if result.get("name") != name:
+        raise ValueError("it is not the result of this run")
+    trained = _OF_TRAINING if any(key in result for key in _OF_TRAINING) else ()
+    for key in (*_NUMBERS, *trained):
+        if not isinstance(result.get(key), int | float):
+            raise ValueError(f"{key} is missing or no number")
+    if not isinstance(result.get("method"), str) or not isinstance(result.get("mask_sha256"), str | None):
+        raise ValueError("method or mask_sha256 is missing")
+    if not isinstance(result.get("collapsed"), list) or not isinstance(result.get("layers"), list):
+        raise ValueError("collapsed or layers is missing")
     return result
+
+
+def write_records(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write the records of epochs, one per line, each with its hash."""
+    write_atomically(path, "".join(json.dumps(sealed(record)) + "\n" for record in records))
+
+
+def read_records(path: Path, epochs: int) -> list[dict[str, Any]]:
+    """Return the records of the first ``epochs`` epochs; `DamageError` if they are not there as they were written."""
+    try:
+        lines = path.read_bytes().splitlines()
+        records = [unsealed(json.loads(line)) for line in lines[:epochs]]
+        if len(records) != epochs or any(r.get("epoch") != index for index, r in enumerate(records, start=1)):
+            raise ValueError(f"it does not hold the records of epochs 1 to {epochs}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamageError(
+            f"{path} is damaged or gone: {error}. Remove it and checkpoint.safetensors, and the same command trains "
+            "again from the start, to the same result"
+        ) from error
+    return records
 
 
 def kept_name(epoch: int) -> str:
@@ -144,7 +209,8 @@ _THEN = ", then "
 def _begun(settings: Settings, folder: Path, kernels: str) -> dict[str, Any] | None:
     """Tidy up what an earlier attempt left, and describe the run; return its result if it is finished after all."""
     for left_over in folder.glob(f"{TEMPORARY}*"):
-        left_over.unlink()
+        with suppress(OSError):  # what cannot be removed is in nobody's way
+            left_over.unlink()
     write_atomically(folder / "settings.toml", settings.to_toml(kernels))
     return read_result(folder)
 
@@ -152,8 +218,15 @@ def _begun(settings: Settings, folder: Path, kernels: str) -> dict[str, Any] | N
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system releases however the process ends. Raises `BusyError` if it is held."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a+") as file:
+    make_folder(folder)
+    try:
+        file = open(folder / "lock", "a+")  # noqa: SIM115
+    except OSError as error:
+        raise StorageError(
+            f"cannot open {folder / 'lock'}: {error.strerror}. It must be a file that can be written: remove what is "
+            "in its place, or choose another --out"
+        ) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

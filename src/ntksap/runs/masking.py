@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from ntksap._base import ALONE, CollapseWarning, Ranks
+from ntksap._base import ALONE, CollapseWarning, MaskError, Ranks
 from ntksap._prune import prune
 from ntksap.data import Dataset, pruning_batches
 from ntksap.methods import method_named
@@ -49,13 +49,14 @@ def make_masks(
     """
     place = place or Place()
     final, partial = (folder / f"{name}.safetensors" if folder else None for name in ("masks", "pruning"))
-    if (found := ranks.from_first(lambda: _load(final))) is not None:
+    if (found := ranks.from_first(lambda: _load(final, pruning, model))) is not None:
         return found
-    after = ranks.from_first(lambda: _load(partial))
+    after = ranks.from_first(lambda: _load(partial, pruning, model))
+    said = {**(about or {}), **({"run": folder.name} if folder else {})}
     start = time.perf_counter() - (after.info["seconds"] if after else 0.0)
 
     def on_round(masks: Masks) -> None:
-        masks.info |= {**(about or {}), "input_shape": list(input_shape), "seconds": time.perf_counter() - start}
+        masks.info |= {**said, "input_shape": list(input_shape), "seconds": time.perf_counter() - start}
         index, rounds = masks.info["round"], masks.info["rounds"]
         if partial and index < rounds and ranks.first:
             masks.save(partial)
@@ -115,5 +116,15 @@ def pruning_data(pruning: Pruning, data: Dataset, recipe: Recipe | None = None) 
     return epoch
 
 
-def _load(path: Path | None) -> Masks | None:
-    return Masks.load(path) if path is not None and path.exists() else None
+def _load(path: Path | None, pruning: Pruning, model: nn.Module) -> Masks | None:
+    """Return masks of this run, None if there are none; `MaskError` if the file is damaged or of another run."""
+    if path is None or not path.exists():
+        return None
+    masks = Masks.load(path)
+    run = path.parent.name
+    index, rounds = masks.info.get("round"), masks.info.setdefault("rounds", pruning.rounds)  # old files say no rounds
+    whole = type(index) is int and 1 <= index <= rounds == pruning.rounds
+    if not whole or not isinstance(masks.info.get("seconds"), int | float) or masks.info.get("run", run) != run:
+        raise MaskError(f"{path} is not of this run; remove it, and the same command prunes again")
+    masks.check(model)
+    return masks

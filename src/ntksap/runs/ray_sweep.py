@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ntksap._base import InputError, NtksapError
+from ntksap._base import InputError, NtksapError, make_folder
 from ntksap.runs.folder import Place, Progress
 from ntksap.runs.ray_cluster import cluster
 from ntksap.runs.settings import Settings, versions
@@ -52,7 +52,7 @@ def sweep_ray(
     work = Work(Path(root).absolute(), place, cpus, store, patience=PATIENCE)
     waiting = yield from skip_finished(settings, work)
     if waiting:
-        work.root.mkdir(parents=True, exist_ok=True)
+        make_folder(work.root)
         with cluster(address, cpus, gpus) as ray:
             yield from _tasks(ray, waiting, work, cpus, gpus)
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy
 import torch
 
-from ntksap._base import InputError, toml, unknown
+from ntksap._base import InputError, sealed, toml, unknown, unsealed
 from ntksap._prune import check_combination
 from ntksap._version import __version__
+from ntksap.data import TABLE
 from ntksap.methods import METHODS, method_named
+from ntksap.models import model_named
 from ntksap.net.kernels import provenance
-from ntksap.pruning import CHECKS, Floor, Rescale, Sanity, density_of, rescale_named, schedule_named
+from ntksap.pruning import CHECKS, Floor, Rescale, Sanity, density_of, floor_of, rescale_named, schedule_named
 from ntksap.training import Recipe, not_default
 
 DENSE = "dense"
@@ -77,16 +79,16 @@ class Settings(Pruning):
 
     def to_toml(self, kernels: str | None = None) -> str:
         """Return the settings and the versions in use as TOML; ``kernels``: whose, if not only those in use."""
-        return toml.dumps({**self.plain(), "versions": versions(kernels)})
+        return toml.dumps(sealed({**self.plain(), "versions": versions(kernels)}))
 
 
 def read_settings(path: Path) -> Settings:
     """Return the settings that a run's ``settings.toml`` holds."""
     try:
-        values = toml.loads(path.read_text(encoding="utf-8"))
+        values = unsealed(toml.loads(path.read_text(encoding="utf-8")))
         values.pop("versions", None)
         return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
-    except (OSError, toml.TOMLDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
 
 
@@ -139,6 +141,7 @@ def pruning_for(
     check_combination(chosen, scope, places, allocation or None, pattern or None, rescale, sanity == "invert")
     if sanity == "shuffle" and (places != "score" or pattern):
         raise InputError("shuffle moves masks to random places, whatever places and pattern say: use places='random'")
+    floor_of(floor, 1)  # raises
     inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
     return Pruning(
         method=method,
@@ -169,6 +172,9 @@ def settings_for(
     *, model: str, data: str, method: str, sparsity: float, seed: int, recipe: Recipe, **pruning: Any
 ) -> Settings:
     """Return checked settings of a run; ``pruning`` as in `pruning_for`, whose part the dense run ignores."""
+    model_named(model)  # before a folder is named by it
+    if data not in TABLE:
+        raise unknown("data set", data, TABLE)
     if method == DENSE:
         return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=recipe)
     chosen = pruning_for(method=method, sparsity=sparsity, seed=seed, recipe=recipe, **pruning)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ntksap._base import InputError, NtksapError, StorageError, write_atomically
-from ntksap.runs.folder import locked, read_result
+from ntksap.pruning import Masks
+from ntksap.runs.folder import checked_result, locked, read_records, read_result
 
-_RESULT = "result.json"
-_OTHERS = ("settings.toml", "masks.safetensors", "metrics.jsonl")
+_RESULT, _MASKS = "result.json", "masks.safetensors"
+_OTHERS = ("settings.toml", _MASKS, "metrics.jsonl")
 _ONLY_WHILE_WORKING = ("pruning.safetensors", "checkpoint.safetensors", "error.json")
 
 
@@ -54,22 +55,46 @@ class Store:
         folder = root / name
         if (result := read_result(folder)) is not None:
             return result
-        try:
-            content = self._read(f"{name}/{_RESULT}") or b""
-            stored: dict[str, Any] = json.loads(content)
-        except ValueError:  # absent, or being written at this moment
+        content = self._read(f"{name}/{_RESULT}")
+        if content is None or not _whole(content):
             return None
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            stored = checked_result(content, name)
+        except ValueError as error:
+            raise self._damaged(name, _RESULT, str(error)) from error
         with locked(folder):
             for other in _OTHERS:
                 if (data := self._read(f"{name}/{other}")) is not None:
                     write_atomically(folder / other, data)
-                elif other != "masks.safetensors" or stored["mask_sha256"] is not None:
+                elif other != _MASKS or stored["mask_sha256"] is not None:
                     raise StorageError(f"{self.url}/{name} has a result but no {other}; remove it from the store")
+            self._check_copy(name, folder, stored)
             for other in _ONLY_WHILE_WORKING:
                 (folder / other).unlink(missing_ok=True)
             write_atomically(folder / _RESULT, content)
         return stored
+
+    def _check_copy(self, name: str, folder: Path, stored: dict[str, Any]) -> None:
+        """Raise, and remove what was copied, unless it is what the result speaks of."""
+        doing = ""
+        try:
+            if stored["mask_sha256"] is not None:
+                doing = _MASKS
+                if Masks.load(folder / _MASKS).sha256 != stored["mask_sha256"]:
+                    raise ValueError("the result speaks of other masks")
+            if "top1" in stored:
+                doing = "metrics.jsonl"
+                read_records(folder / doing, stored["recipe"]["epochs"])
+        except (ValueError, KeyError, TypeError) as error:
+            for other in _OTHERS:
+                (folder / other).unlink(missing_ok=True)
+            raise self._damaged(name, doing, str(error)) from error
+
+    def _damaged(self, name: str, file: str, why: str) -> StorageError:
+        return StorageError(
+            f"{self.url}/{name}/{file} is damaged: {why}. Remove {name} from the store, and the same command does the "
+            "run again"
+        )
 
     def _read(self, name: str) -> bytes | None:
         with self._clear_errors("read"):
@@ -109,3 +134,14 @@ class Store:
                 f"cannot {doing} {self.url}: {type(error).__name__}: {error}. Is the address right, can it be reached "
                 "from here, and do your credentials allow it? Runs are safe in their folder; the same command goes on"
             ) from error
+
+
+def _whole(content: bytes) -> bool:
+    """Whether it is JSON to its end; a result that is being written at this moment is not."""
+    try:
+        json.loads(content)
+    except RecursionError:
+        return True  # whatever it is, no result
+    except ValueError:
+        return False
+    return True

@@ -76,13 +76,17 @@ def skip_finished(settings: Sequence[Settings], work: Work) -> Generator[Event, 
     stored = work.store.finished() if work.store is not None else set()
     waiting = []
     for one in {one.name: one for one in settings}.values():
-        result = read_result(work.root / one.name)
-        if work.store is not None:
-            if result is not None and one.name not in stored:
-                work.store.publish(work.root / one.name)
-            elif result is None and one.name in stored:
-                with suppress(BusyError):  # whoever is at it here will find it, too
-                    result = work.store.fetch(one.name, work.root)
+        try:
+            result = read_result(work.root / one.name)
+            if work.store is not None:
+                if result is not None and one.name not in stored:
+                    work.store.publish(work.root / one.name)
+                elif result is None and one.name in stored:
+                    with suppress(BusyError):  # whoever is at it here will find it, too
+                        result = work.store.fetch(one.name, work.root)
+        except NtksapError as error:  # a damaged file concerns its run alone
+            yield Event(one, "failed", error=str(error))
+            continue
         if result is not None:
             yield Event(one, "skipped", result=result)
         else:

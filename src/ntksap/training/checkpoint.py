@@ -76,9 +76,11 @@ def read_checkpoint(
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     states: dict[Tensor, dict[str, Tensor]] = {}
     for full_name in sorted(tensors.keys() - {f"model.{name}" for name in held}):
-        _, key, name = full_name.split(".", 2)
+        _, key, name = [*full_name.split(".", 2), "", ""][:3]
         if name not in parameters:
             raise CheckpointError(f"{path} is of another training: parameter {name!r} was trained there, not here")
+        if tensors[full_name].shape not in (parameters[name].shape, torch.Size()):
+            raise CheckpointError(f"{path} is of another training: {full_name!r} does not have its parameter's shape")
         # As the optimizer makes them: counters on the CPU, everything else laid out in memory like its parameter.
         like = tensors[full_name] if key == "step" else parameters[name].detach()
         states.setdefault(parameters[name], {})[key] = torch.empty_like(like).copy_(tensors[full_name])
@@ -133,9 +135,11 @@ def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         header = json.loads(metadata[_FORMAT])
         whole = header["sha256"] == _hash(tensors, header["facts"])
+        if type(header["facts"]["epoch"]) is not int or not isinstance(header["facts"]["identity"], dict):
+            raise ValueError("it does not say of which training it is")
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; checkpoints are written by TrainState.save") from None
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path}: not a checkpoint, or damaged ({error}); {_AGAIN}") from error
@@ -144,7 +148,7 @@ def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, header["facts"]
 
 
-_AGAIN = "take another copy or train again from the start"
+_AGAIN = "take another copy, or remove it to train again from the start"
 
 
 def _check_same(path: str | Path, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

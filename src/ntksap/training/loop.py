@@ -21,7 +21,7 @@ from ntksap.data import Dataset, Split
 from ntksap.net import first_tensor, unwrap
 from ntksap.net.kernels import bears_channels_last, provenance, safe_layers, sparse_kernels
 from ntksap.pruning import Masks
-from ntksap.training.checkpoint import read_checkpoint, write_checkpoint
+from ntksap.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from ntksap.training.recipe import Recipe, lr_at
 from ntksap.training.sync_norm import synchronise_norms
 
@@ -145,7 +145,10 @@ class TrainState:
         bits; it goes on only with ``other_kernels``.
         """
         kernels = None if other_kernels else self._provenance()
-        self.epoch = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels)
+        epoch = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels)
+        if not 0 <= epoch <= self.recipe.epochs:
+            raise CheckpointError(f"{path} is after epoch {epoch}, which a training of {self.recipe.epochs} never is")
+        self.epoch = epoch
 
     def _provenance(self) -> str | None:
         """Whose kernels train, where that may differ from one machine to the next."""

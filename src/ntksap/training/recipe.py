@@ -1,11 +1,12 @@
 """`Recipe`: everything that decides how a network is trained, and where recipes are read from."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from ntksap._base import InputError, toml, unknown
+from ntksap._base import InputError, toml, typed, unknown
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -56,7 +57,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
-            object.__setattr__(self, name, _checked(name, getattr(self, name), kind))
+            object.__setattr__(self, name, typed(f"{name} of a recipe", getattr(self, name), kind))
         for name, wrong, wanted in (
             ("epochs", self.epochs < 1, "at least 1"),
             ("batch", self.batch < 1, "at least 1"),
@@ -67,6 +68,11 @@ class Recipe:
             ("drops", list(self.drops) != sorted({d for d in self.drops if d > 0}), "positive epochs that increase"),
             ("drops", self.schedule == "one-cycle" and self.drops, 'empty with schedule "one-cycle", which has none'),
             ("drop_factor", not 1 < self.drop_factor < float("inf"), "more than 1"),
+            (
+                "drop_factor",
+                self.drop_factor > 1 and len(self.drops) * math.log10(self.drop_factor) > 300,
+                "less: so many drops by so much leave no learning rate",
+            ),
             ("warmup", not 0 <= self.warmup < 1, "0 or more and less than 1"),
         ):
             if wrong:
@@ -114,7 +120,7 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
     path, overrides = _path(name_or_path), overrides or {}
     try:
         values = toml.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a recipe, which is a TOML file: {error}") from error
     known = [field.name for field in fields(Recipe)]
     for place, keys in ((f"setting in {path}", values), ("setting of a recipe", overrides)):
@@ -142,20 +148,3 @@ def _path(name_or_path: str | Path) -> Path:
     if name_or_path not in recipe_names():
         raise unknown("recipe", name_or_path, recipe_names())
     return RECIPES / f"{name_or_path}.toml"
-
-
-def _checked(name: str, value: Any, kind: Any) -> Any:
-    """Return ``value`` as the annotation ``kind`` has it (an int as float, a list as tuple), or raise."""
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise InputError(f"{name} of a recipe is one of {', '.join(get_args(kind))}, not {value!r}")
-        return value
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple):
-            raise InputError(f"{name} of a recipe is a list, not {value!r}")
-        return tuple(_checked(f"an entry of {name}", entry, get_args(kind)[0]) for entry in value)
-    allowed = (int, float) if kind is float else kind
-    # bool is a subclass of int, but `epochs = true` is a mistake
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{name} of a recipe is {kind.__name__}, not {value!r}")
-    return kind(value)

@@ -4,7 +4,7 @@ from ntksap.report.figures.accuracy import accuracy_figure, densities_figure
 from ntksap.report.figures.diagnosis import diagnosis_figure
 from ntksap.report.figures.during import epochs_figure, methods_figure
 from ntksap.report.figures.spectra import ZERO, during_figure, spectrum_figure
-from ntksap.report.figures.style import COLOURS, STYLE, Look, colour_of, looks, save_figure, sparsity_axis
+from ntksap.report.figures.style import COLOURS, STYLE, Look, colour_of, looks, save_figure, sparsity_axis, write_figure
 
 __all__ = [
     "COLOURS",
@@ -22,4 +22,5 @@ __all__ = [
     "save_figure",
     "sparsity_axis",
     "spectrum_figure",
+    "write_figure",
 ]

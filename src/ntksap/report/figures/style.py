@@ -1,5 +1,6 @@
 """What the figures share: how a method looks, the axis of sparsities, and how a figure is saved."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from ntksap._base import unknown, write_atomically
 from ntksap.methods import METHODS
 
 # The paper's colours, a little darker where they would not show on white.
@@ -79,8 +81,18 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[str]:
     """Write a figure as PNG and SVG (without a date, so that the same figure gives the same file); return the names."""
     names = [f"{name}.png", f"{name}.svg"]
     for file in names:
-        figure.savefig(folder / file, metadata={"Date": None} if file.endswith("svg") else None)
+        write_figure(figure, folder / file)
     return names
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a figure to a file of the kind that its name says, all of it or nothing."""
+    kind, known = path.suffix.lower().lstrip("."), figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise unknown("kind of picture", kind, known)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    write_atomically(path, drawn.getvalue())
 
 
 def sparsity_axis(axes: Axes, sparsities: Sequence[float]) -> None:

@@ -1,0 +1,140 @@
+"""The file that masks are kept in: a safetensors file of bits, each tensor with its hash.
+
+- ``masks/NAME``: uint8, the mask's entries in row-major order, 8 to a byte, the first in the lowest bit; the bits that
+  are left over are 0.
+- ``weights/NAME``: weights that training is to start from, if the method chose some, as they are; ``state/NAME``: what
+  else a pruning that is under way needs to resume.
+- metadata, under the one key ``ntksap-masks-2``: a JSON object with ``masks``, {name: [shape, hash]} in the order of
+  the layers, ``weights`` and ``state``, {name: hash}, ``info``, and a hash of all that (`ntksap._base.seals`).
+
+Equal masks give equal bytes. Since each tensor has a hash of its own, of fixed length, a file can also be written and
+checked one layer at a time: the header's size is known from names and shapes, and hashes are filled in at the end.
+
+Files of the first format (a bool tensor per mask, no hash) can still be read.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ntksap._base import MaskError, sealed, sha256_of_one, unsealed, write_atomically
+
+_FORMAT = "ntksap-masks-2"
+_FIRST_FORMAT = "ntksap-masks"
+_MASK, _WEIGHT, _STATE = "masks/", "weights/", "state/"
+_AGAIN = "copy it again, or remove it and prune again"
+
+Contents: TypeAlias = tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
+"""Masks, info, weights, state."""
+
+
+def write_mask_file(
+    path: str | Path,
+    masks: Mapping[str, Tensor],
+    info: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+) -> None:
+    """Write bool masks, plain values, weights and state, all of it or nothing."""
+    tensors, facts = {}, {}
+    for name, mask in masks.items():
+        bits = pack(mask)
+        tensors[_MASK + name] = bits
+        facts[name] = [list(mask.shape), sha256_of_one(name, bits)]
+    hashes = []
+    for prefix, own in ((_WEIGHT, weights), (_STATE, state)):
+        tensors |= {prefix + name: tensor.contiguous() for name, tensor in own.items()}
+        hashes.append({name: sha256_of_one(name, tensor) for name, tensor in own.items()})
+    try:
+        header = json.dumps(sealed({"masks": facts, "weights": hashes[0], "state": hashes[1], "info": dict(info)}))
+    except (TypeError, ValueError) as error:
+        raise MaskError(f"info of masks is saved as JSON, which cannot hold this: {error}") from error
+    write_atomically(path, save(tensors, {_FORMAT: header}))  # one key: safetensors writes several in any order
+
+
+def read_mask_file(path: str | Path) -> Contents:
+    """Read what `write_mask_file` wrote and check every hash; no code in the file can run."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if _FORMAT in metadata:
+                return _read(file, unsealed(json.loads(metadata[_FORMAT])))
+            if metadata.get("format") == _FIRST_FORMAT:
+                return _read_first_format(file, metadata)
+        raise MaskError(f"{path}: a safetensors file, but it holds no masks of ours (format {_FORMAT!r})")
+    except MaskError:
+        raise
+    except FileNotFoundError:
+        raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
+    except OSError as error:
+        raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise MaskError(f"{path}: not a mask file, or damaged ({_reason(error)}); {_AGAIN}") from error
+
+
+def pack(mask: Tensor) -> Tensor:
+    """Return a bool tensor as bytes of 8 entries each.
+
+    >>> pack(torch.tensor([[True, False], [False, False], [False, True]])).tolist()
+    [33]
+    """
+    return torch.from_numpy(np.packbits(mask.contiguous().numpy().reshape(-1), bitorder="little"))
+
+
+def unpack(bits: Tensor, shape: list[int]) -> Tensor:
+    """Return the mask that `pack` made bytes of; ValueError if they cannot be of this shape."""
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("a shape in it is none")
+    count = math.prod(shape)  # of Python's integers, which do not overflow, before anything is allocated
+    if bits.dtype != torch.uint8 or bits.dim() != 1 or bits.numel() != -(-count // 8):
+        raise ValueError(f"a mask of shape {tuple(shape)} does not have {bits.numel()} bytes")
+    return torch.from_numpy(np.unpackbits(bits.numpy(), count=count, bitorder="little").view(np.bool_)).view(shape)
+
+
+def _read(file: Any, header: dict[str, Any]) -> Contents:
+    masks = {}
+    for name, (shape, expected) in header["masks"].items():
+        bits = file.get_tensor(_MASK + name)
+        masks[name] = unpack(bits, shape)
+        _check(name, bits, expected)
+    weights, state = (
+        {name: _check(name, file.get_tensor(prefix + name), expected) for name, expected in header[key].items()}
+        for key, prefix in (("weights", _WEIGHT), ("state", _STATE))
+    )
+    return masks, _info(header["info"]), weights, state
+
+
+def _check(name: str, tensor: Tensor, expected: str) -> Tensor:
+    if sha256_of_one(name, tensor) != expected:
+        raise ValueError(f"{name!r} does not have the hash that it was written with")
+    return tensor
+
+
+def _read_first_format(file: Any, metadata: Mapping[str, str]) -> Contents:
+    masks = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
+    if any(mask.dtype != torch.bool for mask in masks.values()):
+        raise ValueError("a mask in it is not bool")
+    others = {name.removeprefix(_WEIGHT): name for name in file.keys() if name not in masks}  # noqa: SIM118
+    weights = {name: file.get_tensor(full) for name, full in others.items() if not name.startswith(_STATE)}
+    state = {name.removeprefix(_STATE): file.get_tensor(full) for name, full in others.items() if name not in weights}
+    return masks, _info(json.loads(metadata["info"])), weights, state
+
+
+def _info(values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ValueError("its info is no object")
+    return values
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "its metadata is nested too deeply"
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)

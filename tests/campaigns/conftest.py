@@ -1,0 +1,33 @@
+"""Campaigns: many attempts to break something, counted. Each test tells its counts, printed when all is done."""
+
+from collections import Counter
+
+import pytest
+
+COUNTS = "counts of a campaign"
+
+
+@pytest.fixture
+def tell(request, record_property):
+    """Take note of what a campaign counted; properties reach the summary from other processes, too."""
+
+    def told(counts: Counter[str]) -> None:
+        words = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        record_property(COUNTS, f"{request.node.name}: {words}")
+
+    return told
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    lines = {
+        line: None
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, line in report.user_properties
+        if name == COUNTS
+    }
+    if lines:
+        terminalreporter.section("campaigns")
+        for line in lines:
+            terminalreporter.line(line)
