@@ -10,7 +10,7 @@ EXTRAS := $(VENV)/.installed-extras
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test test-slow browser lint format clean
+.PHONY: help install demo bench test test-slow dist browser lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,12 +40,13 @@ bench: install  ## time every job (JOB=name: one) against its textbook version: 
 test: install lint  ## lint, types, and every test that takes seconds
 	$(PYTEST) -m 'not slow' --doctest-modules src tests
 
-test-slow: install $(EXTRAS) data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
+test-slow: install dist $(EXTRAS) data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
 	NTKSAP_DATA=data $(PYTEST) --doctest-modules src tests
 
-# From a neighbouring folder that can make it, else by download; without either, the tests that need it are skipped.
+# By a command that writes it to the folder it is given (CIFAR10_FROM=…), else by download; without either, the tests that
+# need it are skipped.
 data/cifar-10-batches-bin: | install
-	-if [ -x ../shared/data/cifar10 ]; then $(BIN)/python ../shared/data/cifar10 data; \
+	-if [ -n '$(CIFAR10_FROM)' ]; then $(CIFAR10_FROM) data; \
 	else $(BIN)/python -c 'import ntksap.data; ntksap.data.download("cifar10", "data")'; fi
 
 # An independent library to compare kernels with. It goes in without its dependencies, which bring TensorFlow.
@@ -54,6 +55,12 @@ $(OTHER)/.installed: tests/analysis/other/constraints.txt
 	-$(OTHER)/bin/pip install --disable-pip-version-check -q -c $< jax frozendict \
 	&& $(OTHER)/bin/pip install --disable-pip-version-check -q -c $< --no-deps neural-tangents && touch $@ \
 	|| { echo 'neural-tangents cannot be installed here: the tests that compare with it are skipped'; exit 1; }
+
+dist: install  ## build wheel and sdist into dist/ and check them
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt build twine
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
+	$(BIN)/python -m twine check --strict dist/*
 
 browser:  # chromium, which looks at the report, where Debian's packages can be installed
 	@if command -v chromium && command -v chromedriver; then exit; \
