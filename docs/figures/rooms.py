@@ -1,4 +1,4 @@
-"""``python docs/figures/rooms.py``: draw ``rooms.svg``, the rooms of the package and who imports whom, from the imports.
+"""``python docs/figures/rooms.py``: draw ``rooms.svg``, the rooms and who imports whom, from the imports.
 
 A room stands to the right of everything it imports. Lines to the two rooms that everybody uses are left out.
 """
@@ -84,6 +84,7 @@ def draw(rooms: list[str]) -> Figure:
 
 
 def main() -> None:
+    """Write the file beside this one."""
     mpl.rcParams["svg.hashsalt"] = "ntksap"
     rooms = [room for room in SAYS if (SOURCE / room).is_dir() or (SOURCE / f"{room}.py").exists()]
     draw(rooms).savefig(HERE / "rooms.svg", facecolor="white", metadata={"Date": None})
