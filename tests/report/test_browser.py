@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from ntksap.methods import METHODS
 from ntksap.report.page import build_report
 from tests.report.report_browser import CHROMIUM, DRIVER, browser
 
@@ -46,6 +47,7 @@ SHOWN = """return document.querySelector(arguments[0]).data
 ROOM = """const box = (one) => { const b = one.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
 return [...document.querySelectorAll(":is(#accuracy, #learning) .panel:not(.off) .plot")].map((plot) => ({
   all: box(plot.querySelector(".main-svg")), size: plot._fullLayout._size,
+  bar: plot.querySelector(".legend .scrollbar").getBoundingClientRect().height,
   names: [...plot.querySelectorAll(".legendtext")].map(box)}))"""
 ACCURACY = "#accuracy .panel:not(.off) .plot"
 
@@ -72,7 +74,7 @@ def thirteen(real_runs, tmp_path_factory):
     """A report on thirteen methods, three seeds and three sparsities: a real run under other names."""
     folder = tmp_path_factory.mktemp("thirteen")
     real = next(real_runs.glob("runs/*synflow-90.00-seed0*"))
-    for method in [f"a-long-method-name-{index}" for index in range(13)]:
+    for method in list(METHODS)[:13]:
         for sparsity in (0.5, 0.9, 0.99):
             for seed in (0, 1, 2):
                 one = folder / f"{method}-{sparsity}-{seed}"
@@ -331,6 +333,7 @@ def test_charts_of_thirteen_methods_have_room(chrome, thirteen, width, mobile):
     for chart in found:
         left, top, right, bottom = chart["all"]
         assert len(chart["names"]) == 13
+        assert chart["bar"] == 0  # nothing has to be scrolled
         assert chart["size"]["h"] > 180
         assert chart["size"]["w"] > 240
         inner = (left + chart["size"]["l"] + chart["size"]["w"], top + chart["size"]["t"] + chart["size"]["h"])

@@ -34,7 +34,7 @@ function chartOf(text, width, colours) {
   layout.legend = { groupclick: "togglegroup", bgcolor: colours.page, tracegroupgap: 0 };
   if (layout.width < 640 || isMap) {
     const entry = 6.5 * Math.max(...names.map((name) => name.length), 0);
-    const rows = Math.ceil(names.length / Math.max(1, Math.floor((layout.width - 24) / (entry + 46))));
+    const rows = Math.ceil(names.length / Math.max(1, Math.floor((layout.width - 80) / (entry + 46))));
     Object.assign(layout.legend, { orientation: "h", entrywidth: entry, yref: "container", y: 0, yanchor: "bottom", x: 0 });
     layout.height += 20 * rows;
     layout.margin.b += 20 * rows;
