@@ -8,7 +8,7 @@ import pytest
 
 FAULTS = """
 import resource, torch
-from ntksap.machine import keep_memory
+from ntksap._base import keep_memory
 keep_memory()
 torch.ones(2**24), torch.ones(2**24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

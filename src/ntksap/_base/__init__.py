@@ -1,6 +1,5 @@
 """What everything stands on, which knows nothing of networks: errors, seeds, files, machine, ranks, tensors, sums."""
 
-from ntksap._base import toml
 from ntksap._base.errors import (
     ApproximationWarning,
     CollapseError,
@@ -14,6 +13,7 @@ from ntksap._base.errors import (
     unknown,
 )
 from ntksap._base.files import TEMPORARY, new_folder, write_atomically, write_json
+from ntksap._base.fill import check_keys, check_value, fill
 from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib
 from ntksap._base.ranks import ALONE, Ranks, joined, lost
 from ntksap._base.seeds import generator_of, global_seed, seed_of
@@ -33,7 +33,10 @@ __all__ = [
     "ScoreError",
     "StorageError",
     "available_memory_mib",
+    "check_keys",
+    "check_value",
     "cores",
+    "fill",
     "generator_of",
     "global_seed",
     "joined",
@@ -43,7 +46,7 @@ __all__ = [
     "peak_memory_mib",
     "seed_of",
     "sha256_of",
-    "toml",
+    "toml",  # a module that is imported where it is needed, see there
     "unknown",
     "write_atomically",
     "write_json",

@@ -7,17 +7,16 @@ that the scale has; a text in place of the table says why the scale has nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
-from ntksap._base import InputError, toml, unknown
+from ntksap._base import InputError, fill, toml, unknown
 from ntksap.training import Recipe, load_recipe
 
 Scale = Literal["quick", "paper"]
 PLANS = Path(__file__).parent / "plans"
 SCALES: tuple[Scale, ...] = get_args(Scale)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -148,8 +147,7 @@ def _plan(name: str, values: dict[str, Any], scale: Scale) -> Plan:
         else:
             read.append(_panel(raw, {**raw, **common, **own}, scale))
     known = _without_scales(values)
-    known["claims"] = tuple(known.get("claims", ()))
-    return _made(Plan, {**known, "name": name, "scale": scale, "panels": tuple(read), "left_out": left_out})
+    return fill(Plan, {**known, "name": name, "scale": scale, "panels": read, "left_out": left_out}, "a plan")
 
 
 def _at_scale(values: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Any], str]:
@@ -160,30 +158,15 @@ def _at_scale(values: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Any], 
 
 def _panel(raw: Mapping[str, Any], values: dict[str, Any], scale: Scale) -> Panel:
     values = _without_scales(values)
-    rows = [_made(Row, {**_without_scales(row), **row.get(scale, {})}) for row in values["rows"]]
+    rows = [fill(Row, {**_without_scales(row), **row.get(scale, {})}, "a row") for row in values["rows"]]
     only = values.pop("only", [row.name for row in rows])
     values["rows"] = tuple(row for row in rows if row.name in only)
     for name in only:
         if name not in [row.name for row in rows]:
             raise unknown(f"row of panel {raw['name']}", name, [row.name for row in rows])
     values["reported_steps"] = tuple(raw.get("steps", range(len(raw.get("columns", ())))))
-    for key in ("steps", "columns", "seeds", "input_shape", "epochs"):
-        if key in values:
-            values[key] = tuple(values[key])
-    return _made(Panel, values)
+    return fill(Panel, values, "a panel")
 
 
 def _without_scales(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in SCALES}
-
-
-def _made(cls: type[_T], values: Mapping[str, Any]) -> _T:
-    """Return the dataclass filled from a table; what it does not know, or lacks, is an error."""
-    known = {one.name: one for one in fields(cls)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise unknown(f"key of a {cls.__name__.lower()}", key, known)
-    needed = [name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING]
-    if missing := [name for name in needed if name not in values]:
-        raise InputError(f"a {cls.__name__.lower()} lacks {', '.join(missing)}")
-    return cls(**values)

@@ -14,7 +14,6 @@ Each file is replaced as a whole, so a process that is killed at any moment leav
 again after that is the work since the last file, and it ends in the same bits.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from filelock import FileLock, Timeout
 
 from ntksap._base import ALONE, TEMPORARY, NtksapError, Ranks, StorageError, write_atomically, write_json
 from ntksap.runs.settings import Settings
@@ -125,20 +126,20 @@ def _begun(settings: Settings, folder: Path) -> dict[str, Any] | None:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system releases however the process ends. Raises `BusyError` if it is held."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip()
-            raise BusyError(f"{folder.name} is being worked on already, by process {owner or 'unknown'}") from None
-        except OSError as error:
-            raise StorageError(
-                f"cannot lock {folder / 'lock'}: {error.strerror}. Runs need a file system with locks (on NFS: "
-                "version 4, or version 3 with lockd); choose another --out"
-            ) from error
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+    lock, owner = FileLock(folder / "lock"), folder / "owner"
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        who = owner.read_text() if owner.exists() else "unknown"
+        raise BusyError(f"{folder.name} is being worked on already, by process {who}") from None
+    except (OSError, NotImplementedError) as error:
+        raise StorageError(
+            f"cannot lock {folder / 'lock'}: {getattr(error, 'strerror', error)}. Runs need a file system with locks "
+            "(on NFS: version 4, or version 3 with lockd); choose another --out"
+        ) from error
+    try:
+        owner.write_text(str(os.getpid()))  # beside the lock, since on Windows a locked file cannot be read
         yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import tomli_w
 import torch
 
-from ntksap._base import InputError, toml, unknown
+from ntksap._base import InputError, fill, toml, unknown
 from ntksap._version import __version__
 from ntksap.methods import METHODS, method_named
 from ntksap.net.kernels import library
@@ -72,7 +73,7 @@ class Settings(Pruning):
 
     def to_toml(self) -> str:
         """Return the settings and the versions in use as TOML."""
-        return toml.dumps({**self.plain(), "versions": versions()})
+        return tomli_w.dumps({**self.plain(), "versions": versions()})
 
 
 def read_settings(path: Path) -> Settings:
@@ -80,8 +81,8 @@ def read_settings(path: Path) -> Settings:
     try:
         values = toml.loads(path.read_text(encoding="utf-8"))
         values.pop("versions", None)
-        return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
-    except (OSError, toml.TOMLDecodeError, KeyError, TypeError) as error:
+        return fill(Settings, values, "a run")
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError, InputError) as error:
         raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
 
 

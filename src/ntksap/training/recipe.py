@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from ntksap._base import InputError, toml, unknown
+from ntksap._base import InputError, check_keys, check_value, fill, toml, unknown
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -56,7 +56,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
-            object.__setattr__(self, name, _checked(name, getattr(self, name), kind))
+            object.__setattr__(self, name, check_value(getattr(self, name), kind, f"{name} of a recipe"))
         for name, wrong, wanted in (
             ("epochs", self.epochs < 1, "at least 1"),
             ("batch", self.batch < 1, "at least 1"),
@@ -116,17 +116,9 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
         values = toml.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as a recipe, which is a TOML file: {error}") from error
-    known = [field.name for field in fields(Recipe)]
-    for place, keys in ((f"setting in {path}", values), ("setting of a recipe", overrides)):
-        for key in keys:
-            if key not in known:
-                raise unknown(place, key, known)
-    values.update(overrides)
-    needed = [field.name for field in fields(Recipe) if field.default is MISSING]
-    if missing := [name for name in needed if name not in values]:
-        raise InputError(f"{path} does not say {', '.join(missing)}, which a recipe must")
+    check_keys(Recipe, overrides, "a recipe")
     try:
-        return Recipe(**values)
+        return fill(Recipe, {**values, **overrides}, "a recipe")
     except InputError as error:
         raise InputError(f"{path}{' with your settings' if overrides else ''}: {error}") from error
 
@@ -142,20 +134,3 @@ def _path(name_or_path: str | Path) -> Path:
     if name_or_path not in recipe_names():
         raise unknown("recipe", name_or_path, recipe_names())
     return RECIPES / f"{name_or_path}.toml"
-
-
-def _checked(name: str, value: Any, kind: Any) -> Any:
-    """Return ``value`` as the annotation ``kind`` has it (an int as float, a list as tuple), or raise."""
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise InputError(f"{name} of a recipe is one of {', '.join(get_args(kind))}, not {value!r}")
-        return value
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple):
-            raise InputError(f"{name} of a recipe is a list, not {value!r}")
-        return tuple(_checked(f"an entry of {name}", entry, get_args(kind)[0]) for entry in value)
-    allowed = (int, float) if kind is float else kind
-    # bool is a subclass of int, but `epochs = true` is a mistake
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{name} of a recipe is {kind.__name__}, not {value!r}")
-    return kind(value)
