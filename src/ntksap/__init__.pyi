@@ -18,9 +18,17 @@ from ntksap.analysis import cost as cost
 from ntksap.analysis import diagnose as diagnose
 from ntksap.analysis import ntk as ntk
 from ntksap.analysis import spectrum_distance as spectrum_distance
+from ntksap.experiments import MethodComparison as MethodComparison
+from ntksap.experiments import compare as compare
+from ntksap.experiments import spectrum as spectrum
+from ntksap.experiments import spectrum_during as spectrum_during
 from ntksap.net import Net as Net
 from ntksap.net.kernels import sparse_kernels as sparse_kernels
+from ntksap.paper import Comparison as Comparison
+from ntksap.paper import reproduce as reproduce
 from ntksap.pruning import Masks as Masks
 from ntksap.pruning import Probe as Probe
 from ntksap.pruning import interchange as interchange
 from ntksap.pruning import select as select
+from ntksap.runs import BudgetRow as BudgetRow
+from ntksap.runs import budget_rows as budget_rows

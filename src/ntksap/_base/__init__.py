@@ -12,7 +12,7 @@ from ntksap._base.errors import (
     StorageError,
     unknown,
 )
-from ntksap._base.files import TEMPORARY, new_folder, write_atomically, write_json
+from ntksap._base.files import TEMPORARY, new_folder, require_new, write_atomically, write_json
 from ntksap._base.fill import check_keys, check_value, fill
 from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib
 from ntksap._base.ranks import ALONE, Ranks, joined, lost
@@ -44,6 +44,7 @@ __all__ = [
     "lost",
     "new_folder",
     "peak_memory_mib",
+    "require_new",
     "seed_of",
     "sha256_of",
     "toml",  # a module that is imported where it is needed, see there

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ntksap._base.errors import StorageError
+from ntksap._base.errors import InputError, StorageError
 
 TEMPORARY = ".part-"
 """How the names of files begin that are not whole yet; one that is left over after a crash can be removed."""
@@ -53,6 +53,12 @@ def _umask() -> int:
 def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
     """Write one JSON object atomically."""
     write_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+def require_new(path: str | Path) -> None:
+    """Raise InputError if there is something at ``path`` already: to be asked before the work, not after it."""
+    if Path(path).exists():
+        raise InputError(f"{path} exists already; choose another --out or remove it (nothing was changed)")
 
 
 @contextmanager

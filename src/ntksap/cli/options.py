@@ -1,7 +1,5 @@
 """Command-line arguments that several commands share, and how they become values."""
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +8,9 @@ import tyro
 from torch import nn
 
 from ntksap import models
-from ntksap._base import InputError, global_seed
+from ntksap._base import InputError
 from ntksap.data import Dataset
-from ntksap.methods import METHODS, method_named
+from ntksap.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -30,40 +28,12 @@ class ModelArguments:
 
     def build(self, data: Dataset | None = None) -> tuple[nn.Module, tuple[int, ...]]:
         """Return the model with its initial weights, and the shape of one input; ``data`` decides what is not given."""
-        if ":" not in self.model:
-            usual = data.input_shape if data else models.model_named(self.model).input_shape
-            shape = self.input_shape or usual
-            if len(shape) != 3:
-                raise InputError(f"--input-shape of the table's models is C H W, not {' '.join(map(str, shape))}")
-            channels, height, width = shape
-            classes = self.classes or (data.num_classes if data else None)
-            module = models.build(
-                self.model, num_classes=classes, input_shape=(channels, height, width), seed=self.seed
-            )
-            return module, shape
-        shape = self.input_shape or (data.input_shape if data else ())
-        if not shape:
-            raise InputError("your own model needs --input-shape, such as --input-shape 3 32 32")
-        with global_seed(self.seed, "model"):
-            module = _factory(self.model)()
-        if not isinstance(module, nn.Module):
-            raise InputError(f"{self.model} returned {type(module).__name__}, not an nn.Module")
-        return module, shape
-
-
-def _factory(spec: str) -> Callable[[], Any]:
-    name, _, attribute = spec.partition(":")
-    try:
-        found = getattr(importlib.import_module(name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"--model {spec}: {error}. Write package.module:factory, importable from here (PYTHONPATH helps), where "
-            "factory is a function without arguments, or a class, that makes the module"
-        ) from error
-    if not callable(found):
-        raise InputError(f"--model {spec}: {attribute} is {type(found).__name__}, not a function or class")
-    made: Callable[[], Any] = found
-    return made
+        return models.model_for(
+            self.model,
+            num_classes=self.classes or (data.num_classes if data else None),
+            input_shape=self.input_shape or (data.input_shape if data else None),
+            seed=self.seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -80,32 +50,22 @@ class DataArguments:
     """Processes that decode image files."""
 
 
-def listed(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """Return the parts of a text with commas between them."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def chosen_methods(text: str, data: str | None) -> list[str]:
-    """Return the names in ``text``, or all; raise if one is unknown, or needs data where there is none."""
-    names = list(METHODS) if text == "all" else listed(text)
-    for name in names:
-        if not method_named(name).data_free and data is None:
-            raise InputError(f"method {name!r} needs data: add --data, or leave it out of --methods")
-    return names
+def choose_methods(text: str) -> list[str]:
+    """Return the names in ``text``, or all."""
+    return list(METHODS) if text == "all" else split_list(text)
 
 
-def numbers(kind: type[Any], what: str, text: str) -> list[Any]:
+def parse_numbers(kind: type[Any], what: str, text: str) -> list[Any]:
     """Return the numbers of a text with commas between them; ``what`` is the name of the option."""
     try:
-        found = [kind(part) for part in listed(text)]
+        found = [kind(part) for part in split_list(text)]
     except ValueError:
         raise InputError(f"--{what} are numbers with commas between them, such as 0.9,0.98, not {text!r}") from None
     if not found:
         raise InputError(f"--{what} is empty")
     return found
-
-
-def fresh_folder(path: Path) -> None:
-    """Raise if the output folder cannot be new."""
-    if path.exists():
-        raise InputError(f"{path} exists already; choose another --out or remove it (nothing was changed)")

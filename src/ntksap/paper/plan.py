@@ -7,7 +7,7 @@ that the scale has; a text in place of the table says why the scale has nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -103,6 +103,23 @@ class Plan:
     left_out: Mapping[str, str]
     claims: tuple[str, ...] = ()
     note: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder for what comes of it."""
+        return f"{self.name}-{self.scale}"
+
+    def narrow(self, panels: Sequence[str] = (), seeds: Sequence[int] = ()) -> "Plan":
+        """Return the plan with these panels alone, and with other seeds; those that are given."""
+        names = [panel.name for panel in self.panels]
+        for name in panels:
+            if name not in [*names, *self.left_out]:
+                raise unknown(f"panel of {self.name}", name, [*names, *self.left_out])
+        chosen = [panel for panel in self.panels if not panels or panel.name in panels]
+        if seeds:
+            chosen = [replace(panel, seeds=tuple(seeds)) for panel in chosen]
+        left_out = {name: why for name, why in self.left_out.items() if not panels or name in panels}
+        return replace(self, panels=tuple(chosen), left_out=left_out)
 
 
 def sparsity_at(step: int) -> float:

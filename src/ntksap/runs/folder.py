@@ -34,18 +34,23 @@ class BusyError(NtksapError, RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: ``done`` of ``total`` rounds of "prune" or epochs of "train"."""
+    """How far some work is: ``done`` of ``total`` units of a stage, such as rounds of "prune" or epochs of "train"."""
 
     stage: str
     done: int
     total: int
+    unit: str
     top1: float | None = None
     density: float | None = None
+    name: str = ""
+    """What is being worked on."""
 
     @property
-    def unit(self) -> str:
-        """What is counted."""
-        return "round" if self.stage == "prune" else "epoch"
+    def note(self) -> str:
+        """What else there is to say."""
+        if self.top1 is not None:
+            return f"test accuracy {self.top1:.2%}"
+        return f"density {100 * self.density:.3g} %" if self.density is not None else self.name
 
 
 @dataclass(frozen=True)
