@@ -10,7 +10,7 @@ import ntksap
 from ntksap.analysis.budget import PAPER_PASSES, paper_budget
 from ntksap.cli import main
 from ntksap.data import load, pruning_batches
-from ntksap.paper.kinds import reproduce
+from ntksap.paper.kinds import carry_out
 from ntksap.paper.plan import plan_names, read_plan, sparsity_at
 from tests.paper.small_plans import PANEL, small_bench, small_plan
 
@@ -25,7 +25,7 @@ snip = [100000.0, 20000.0]
 
 
 def reproduced(plan: Path | str, out: Path, data_dir: Path | None = None) -> dict:
-    found, _ = reproduce(read_plan(plan, "quick"), small_bench(out, data_dir))
+    found = carry_out(read_plan(plan, "quick"), small_bench(out, data_dir))
     return json.loads(json.dumps(found.to_json()))
 
 

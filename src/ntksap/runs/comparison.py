@@ -33,7 +33,7 @@ def grid(
     sanity: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> list[Settings]:
-    """Return the settings of every run of a comparison: the dense reference, then methods × checks × sparsities × seeds.
+    """Return the settings of every run: the dense reference, then methods × checks × sparsities × seeds.
 
     Args:
         model, data: names from their tables.
@@ -60,7 +60,7 @@ def prunings(
     options: Mapping[str, Any] | None = None,
     data: str | None = None,
 ) -> list[Pruning]:
-    """Return the settings of masks alone: methods × sparsities. Raises where a method needs ``data`` and there is none."""
+    """Return the settings of masks: methods × sparsities. InputError if a method needs ``data`` and has none."""
     own = options_by_method(methods, options)
     for method in methods:
         if data is None and not method_named(method).data_free:
