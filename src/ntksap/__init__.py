@@ -14,6 +14,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from ntksap._lab import say_what_is_missing
+
 _HOMES = {
     alias.name: node.module
     for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text()).body
@@ -28,7 +30,12 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'ntksap' has no attribute {name!r}")
     room = home == "ntksap"
-    found = importlib.import_module(f"ntksap.{name}") if room else getattr(importlib.import_module(home), name)
+    try:
+        found = importlib.import_module(f"ntksap.{name}") if room else getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        if sentence := say_what_is_missing(f"ntksap.{name}", error):
+            raise ModuleNotFoundError(sentence, name=error.name) from None
+        raise
     globals()[name] = found
     return found
 

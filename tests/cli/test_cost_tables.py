@@ -6,7 +6,8 @@ import json
 import ntksap
 from ntksap.analysis.budget import Budget
 from ntksap.cli import main
-from ntksap.cli.budgets import Row, _marked, print_budgets
+from ntksap.cli.budgets import _marked, print_budgets
+from ntksap.runs import BudgetRow
 
 
 def failure(capsys, *arguments: str) -> str:
@@ -55,11 +56,11 @@ def test_cost_of_every_method(capsys, tmp_path):
 
 
 def test_the_cost_tables_mark_the_smallest_and_the_largest(capsys):
-    def row(method: str, inference: int, pruning: int | None) -> Row:
+    def row(method: str, inference: int, pruning: int | None) -> BudgetRow:
         paper = None if pruning is None else Budget(inference, pruning, 30 * inference)
-        return Row(method, 0.9, inference, paper, Budget(1, 5, 7))
+        return BudgetRow(method, 0.9, inference, paper, Budget(1, 5, 7))
 
-    dense = Row("dense", 0.0, 41_288_330, Budget(41_288_330, 0, 30 * 41_288_330), Budget(1, 0, 7))
+    dense = BudgetRow("dense", 0.0, 41_288_330, Budget(41_288_330, 0, 30 * 41_288_330), Budget(1, 0, 7))
     print_budgets(
         [dense, row("snip", 3_770_000, 10**12), row("force", 2_000_000, None), row("mine", 31_900_000, 0)], "no"
     )

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ntksap.cli.progress import bars
-from ntksap.paper.bench import Bench, Outcome
+from ntksap.paper.bench import Bench
+from ntksap.runs.comparison import Outcome
 from ntksap.runs.folder import Place
 from ntksap.runs.local_sweep import Work
 from ntksap.runs.settings import Settings
@@ -34,4 +34,4 @@ def in_this_process(settings: Sequence[Settings], root: Path, place: Place, work
 
 
 def small_bench(out: Path, data_dir: Path | None = None) -> Bench:
-    return Bench(out, Place(data_dir), in_this_process, bars)
+    return Bench(out, Place(data_dir), in_this_process)

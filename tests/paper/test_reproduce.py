@@ -10,7 +10,7 @@ import ntksap
 from ntksap.analysis.budget import PAPER_PASSES, paper_budget
 from ntksap.cli import main
 from ntksap.data import load, pruning_batches
-from ntksap.paper.kinds import reproduce
+from ntksap.paper.kinds import carry_out
 from ntksap.paper.plan import plan_names, read_plan, sparsity_at
 from tests.paper.small_plans import PANEL, small_bench, small_plan
 
@@ -25,7 +25,7 @@ snip = [100000.0, 20000.0]
 
 
 def reproduced(plan: Path | str, out: Path, data_dir: Path | None = None) -> dict:
-    found, _ = reproduce(read_plan(plan, "quick"), small_bench(out, data_dir))
+    found = carry_out(read_plan(plan, "quick"), small_bench(out, data_dir))
     return json.loads(json.dumps(found.to_json()))
 
 
@@ -251,3 +251,44 @@ def test_the_table_puts_ours_over_the_papers(tmp_path, capsys):
 def test_what_cannot_be_done_says_so(arguments, message, capsys, tmp_path):
     assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 1
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_method_that_chooses_weights_has_its_spectrum_at_those_in_plans_and_in_the_command_alike(tmp_path, capsys):
+    options = "rounds = 20, options = { epoch_steps = 1, kernel = 'projected', projections = 2 }"
+    body = f'steps = [10]\ninputs = 4\nrows = [{{ method = "ntt", {options} }}]'
+    found = reproduced(small_plan(tmp_path, "spectrum", body), tmp_path / "out")
+    (file,) = (tmp_path / "out").glob("masks/*/masks.safetensors")
+    masks = ntksap.Masks.load(file)
+    model = ntksap.models.build("lenet-300-100", input_shape=SHAPE)
+    images, _ = next(load("digits").test.batches(4, seed=0))
+    dense, at_initial_weights = (ntksap.ntk(model, images, m, norm="batch").eigenvalues for m in (None, masks))
+    masks.load_weights(model)
+    pruned = ntksap.ntk(model, images, masks, norm="batch").eigenvalues
+    ours = at(found, "ntt", "89.26 %")["ours"]
+    assert ours == pytest.approx(ntksap.spectrum_distance(pruned, dense))
+    assert ours != pytest.approx(ntksap.spectrum_distance(at_initial_weights, dense))
+
+
+def test_from_python_it_does_what_the_command_does(tmp_path, capsys):
+    assert main(["reproduce", "pruning-flops", "--panels", "cifar10", "--out", str(tmp_path / "a"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    found = ntksap.reproduce("pruning-flops", panels=["cifar10"], out=tmp_path / "b")
+    assert json.loads(json.dumps(found.to_json())) == {key: printed[key] for key in printed if key != "out"}
+    for name in ("comparison.json", "comparison.md"):
+        texts = [(tmp_path / part / "pruning-flops-quick" / name).read_text() for part in ("a", "b")]
+        assert texts[0] == texts[1]
+
+
+def test_from_python_progress_comes_through_callbacks(tmp_path):
+    body = 'steps = [10]\ninputs = 4\nrows = [{ method = "magnitude" }]'
+    events, steps = [], []
+    ntksap.reproduce(
+        small_plan(tmp_path, "spectrum", body),
+        out=tmp_path / "out",
+        jobs=1,
+        on_event=events.append,
+        on_progress=steps.append,
+    )
+    assert [event.kind for event in events if event.kind != "progress"] == ["started", "finished"]
+    assert {event.runs for event in events} == {1}
+    assert [(one.done, one.total) for one in steps if one.unit == "net"] == [(0, 2), (1, 2), (2, 2)]

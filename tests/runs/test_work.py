@@ -54,7 +54,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     def no_locks(file, operation):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr("ntksap.runs.folder.fcntl.flock", no_locks)
+    monkeypatch.setattr("fcntl.flock", no_locks)
     with pytest.raises(StorageError, match=r"No locks available.*on NFS"), locked(tmp_path):
         pass
 

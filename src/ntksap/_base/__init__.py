@@ -1,6 +1,5 @@
 """What everything stands on, which knows nothing of networks: errors, seeds, files, machine, ranks, tensors, sums."""
 
-from ntksap._base import toml
 from ntksap._base.errors import (
     ApproximationWarning,
     CollapseError,
@@ -15,13 +14,13 @@ from ntksap._base.errors import (
     StorageError,
     unknown,
 )
-from ntksap._base.files import TEMPORARY, make_folder, new_folder, write_atomically, write_json
+from ntksap._base.files import TEMPORARY, make_folder, new_folder, require_new, write_atomically, write_json
+from ntksap._base.fill import check_keys, check_value, fill
 from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib, usable_device
 from ntksap._base.ranks import ALONE, Ranks, joined, lost
 from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
 from ntksap._base.tensors import sha256_of, sha256_of_one
-from ntksap._base.typed import typed
 
 __all__ = [
     "ALONE",
@@ -39,7 +38,10 @@ __all__ = [
     "ScoreError",
     "StorageError",
     "available_memory_mib",
+    "check_keys",
+    "check_value",
     "cores",
+    "fill",
     "generator_of",
     "global_seed",
     "joined",
@@ -49,12 +51,12 @@ __all__ = [
     "new_folder",
     "peak_memory_mib",
     "read_sealed",
+    "require_new",
     "sealed",
     "seed_of",
     "sha256_of",
     "sha256_of_one",
-    "toml",
-    "typed",
+    "toml",  # a module that is imported where it is needed, see there
     "unknown",
     "unsealed",
     "usable_device",

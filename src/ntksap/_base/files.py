@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ntksap._base.errors import StorageError
+from ntksap._base.errors import InputError, StorageError
 
 TEMPORARY = ".part-"
 """How the names of files begin that are not whole yet; one that is left over after a crash can be removed."""
@@ -62,6 +62,16 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make the folder {path}: {error.strerror}. Choose another place") from error
+
+
+def require_new(path: str | Path) -> None:
+    """Raise InputError if there is something at ``path`` already: to be asked before the work, not after it."""
+    try:
+        there = Path(path).exists()
+    except OSError as error:
+        raise InputError(f"--out cannot be used: {error.strerror}") from error
+    if there:
+        raise InputError(f"{path} exists already; choose another --out or remove it (nothing was changed)")
 
 
 @contextmanager

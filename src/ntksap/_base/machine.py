@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +12,15 @@ from ntksap._base.errors import InputError
 
 
 def peak_memory_mib() -> float:
-    """Return the most memory this process has held: on the GPU if it used one, else in RAM, in MiB."""
+    """Return the most memory this process has held: on the GPU if it used one, else in RAM, in MiB; 0 if unknown."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
     if (kib := _kib("/proc/self/status", "VmHWM")) is not None:
         return kib / 2**10
+    try:
+        import resource  # Windows has no such module
+    except ImportError:
+        return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # on Linux this counts the parent process as well
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
@@ -70,7 +73,7 @@ def keep_memory() -> None:
     glibc knows these settings; elsewhere nothing happens.
     """
     trim_threshold, mmap_threshold = -1, -3  # of malloc.h
-    with suppress(AttributeError, OSError):
+    with suppress(AttributeError, OSError, TypeError):  # TypeError: Windows has no library without a name
         library = ctypes.CDLL(None)
         library.mallopt(mmap_threshold, 2**30)
         library.mallopt(trim_threshold, 2**31 - 1)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
+from ntksap._lab import say_what_is_missing
 from ntksap._version import __version__
 
 _COMMANDS = {
@@ -47,13 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in _LAB:
+        if (sentence := say_what_is_missing("the ntksap command", error)) is None:
             raise
-        print(f"error: the ntksap command needs {error.name}: pip install 'ntksap[lab]'", file=sys.stderr)
+        print(f"error: {sentence}", file=sys.stderr)
         return 1
-
-
-_LAB = {"tyro", "rich", "matplotlib", "jinja2", "sklearn", "PIL", "fsspec", "filelock", "tomli_w", "tomli"}
 
 
 def _run(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ from tyro.conf import OmitArgPrefixes
 from ntksap._base import write_json
 from ntksap._prune import allocate
 from ntksap.cli.console import print_json, stdout
-from ntksap.cli.options import ModelArguments, listed
+from ntksap.cli.options import ModelArguments, split_list
 
 
 def run_allocate(
@@ -44,7 +44,7 @@ def run_allocate(
         rule,
         floor=floor,
         block_floor=block_floor,
-        blocks=listed(blocks) or None,
+        blocks=split_list(blocks) or None,
         rescale=rescale,
         rounds=rounds,
         input_shape=shape,

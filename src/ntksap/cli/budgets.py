@@ -1,93 +1,19 @@
 """``ntksap cost --methods``: what pruning, inference and training cost by each method, in tables like the paper's."""
 
-import csv
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from rich.table import Table
-from torch import nn
 
-from ntksap.analysis import PAPER_PASSES, Budget, cost, measured_budget, paper_budget
 from ntksap.cli.console import stdout
-from ntksap.cli.progress import bars
-from ntksap.data import Dataset
-from ntksap.runs import DENSE, make_masks, pruning_data, pruning_for
+from ntksap.runs import DENSE, BudgetRow
 
 Numbers: TypeAlias = dict[str, list[int | None]]
 """Method → a number per column; None where there is none."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One method at one sparsity; ``paper`` is None where the paper does not say how to count it."""
-
-    method: str
-    sparsity: float
-    inference: int
-    paper: Budget | None
-    evaluated: Budget
-
-    def values(self) -> dict[str, Any]:
-        """Return it as plain values, one per column."""
-        found: dict[str, Any] = {"method": self.method, "sparsity": self.sparsity, "inference_flops": self.inference}
-        for name, budget in (("paper", self.paper), ("evaluated", self.evaluated)):
-            for part in ("pruning", "training", "total"):
-                found[f"{name}_{part}_flops"] = getattr(budget, part) if budget else None
-        return found
-
-
-def budget_rows(
-    model: nn.Module,
-    methods: Sequence[str],
-    sparsities: Sequence[float],
-    *,
-    epochs: int,
-    images: int,
-    options: Callable[[str], Mapping[str, Any]],
-    data: Dataset | None,
-    input_shape: tuple[int, ...],
-    seed: int,
-) -> list[Row]:
-    """Prune by each method to each sparsity and count; the first row is the dense net.
-
-    ``options`` returns those of a method; ``data`` is for the methods that need some.
-    """
-    plan: dict[str, Any] = {"epochs": epochs, "images": images}
-    shape = input_shape
-    dense = cost(model, input_shape=shape).dense
-    evaluated = measured_budget(model, "random", **plan, input_shape=shape)
-    rows = [Row(DENSE, 0.0, dense, paper_budget("random", dense, dense, **plan), evaluated)]
-    total = len(methods) * len(sparsities)
-    with bars() as show:
-        for method in methods:
-            show("pruning", "mask", len(rows) - 1, total, method)
-            own = [pruning_for(method=method, sparsity=s, seed=seed, options=options(method)) for s in sparsities]
-            batches = pruning_data(own[0], data) if data else None
-            evaluated = measured_budget(
-                model, method, **plan, input_shape=shape, seed=seed, data=batches, **own[0].options
-            )
-            for pruning in own:
-                sparsity = pruning.sparsity
-                show("pruning", "mask", len(rows) - 1, total, f"{method} at {100 * sparsity:.4g} %")
-                sparse = cost(model, make_masks(pruning, model, shape, data), input_shape=shape).sparse
-                paper = paper_budget(method, dense, sparse, **plan) if method in PAPER_PASSES else None
-                rows.append(Row(method, sparsity, sparse, paper, evaluated))
-    return rows
-
-
-def to_csv(rows: Sequence[Row]) -> str:
-    """Return the rows as text, a line each."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0].values(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row.values() for row in rows)
-    return text.getvalue()
-
-
-def print_budgets(rows: Sequence[Row], training: str) -> None:
+def print_budgets(rows: Sequence[BudgetRow], training: str) -> None:
     """Print the paper's three tables: pruning, one inference, pruning and training together."""
     dense, *pruned = rows
     sparsities = sorted({row.sparsity for row in pruned})
@@ -116,7 +42,7 @@ def print_budgets(rows: Sequence[Row], training: str) -> None:
     )
 
 
-def _of_paper(row: Row, part: str) -> int | None:
+def _of_paper(row: BudgetRow, part: str) -> int | None:
     return getattr(row.paper, part) if row.paper else None
 
 

@@ -1,23 +1,18 @@
 """``ntksap compare``."""
 
-import itertools
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import NtksapError, make_folder, usable_device, write_atomically, write_json
-from ntksap.cli.console import print_json, stderr, stdout
-from ntksap.cli.engines import EngineArguments
-from ntksap.cli.live import Board, follow
-from ntksap.cli.options import DataArguments, KeepArguments, listed, numbers
-from ntksap.cli.overrides import MethodOptions, RecipeOverrides, fitting, recipe_overrides
-from ntksap.methods import METHODS
-from ntksap.report import Cell, Mark, accuracy_figure, build_report, cells, formatted, marks, save_figure, to_csv
-from ntksap.runs import DENSE, Place, Settings, settings_for
-from ntksap.training import load_recipe
+from ntksap._base import NtksapError
+from ntksap.cli.console import print_json, stdout
+from ntksap.cli.options import DataArguments, KeepArguments, choose_methods, parse_numbers, split_list
+from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pick_recipe_settings
+from ntksap.cli.progress import Display
+from ntksap.experiments import compare
+from ntksap.report import Cell, Mark, formatted, marks
+from ntksap.runs import DENSE, Engine
 
 
 class SweepError(NtksapError):
@@ -26,7 +21,7 @@ class SweepError(NtksapError):
 
 def run_compare(
     data: OmitArgPrefixes[DataArguments],
-    engine: OmitArgPrefixes[EngineArguments],
+    engine: OmitArgPrefixes[Engine],
     method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
     recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
     keep: OmitArgPrefixes[KeepArguments],
@@ -40,10 +35,11 @@ def run_compare(
     device: str = "cpu",
     other_kernels: bool = False,
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Compare methods: accuracy against sparsity, mean ± std over seeds, with the dense network as the reference.
 
-    Stop it whenever you like; the same command goes on where it was.
+    Stop it whenever you like; the same command resumes it.
 
     Args:
         data: Which data.
@@ -61,61 +57,36 @@ def run_compare(
         device: cpu, cuda or mps.
         other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
         json: Print one JSON object.
+        quiet: Print no progress.
     """
-    names = list(METHODS) if methods == "all" else listed(methods)
-    chosen = load_recipe(recipe, recipe_overrides(recipe_settings))
-    common: dict[str, Any] = {"model": model, "data": data.data, "recipe": chosen}
-    checks = ["none", *listed(sanity)]
-    plan = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in numbers(int, "seeds", seeds)] + [
-        settings_for(
-            method=name,
-            sparsity=sparsity,
-            seed=seed,
-            sanity=check,
-            options=fitting(name, method_options),
-            **common,
+    with Display(quiet) as display:
+        found = compare(
+            model,
+            data.data,
+            choose_methods(methods),
+            parse_numbers(float, "sparsities", sparsities),
+            parse_numbers(int, "seeds", seeds),
+            recipe=recipe,
+            recipe_settings=pick_recipe_settings(recipe_settings),
+            sanity=split_list(sanity),  # type: ignore[arg-type]  # settings are checked there
+            options=pick_given(method_options),
             **keep.settings(),
+            out=out,
+            device=device,
+            other_kernels=other_kernels,
+            data_dir=data.data_dir,
+            download=data.download,
+            workers=data.workers,
+            **vars(engine),
+            on_event=display.on_event,
         )
-        for name, check, sparsity, seed in itertools.product(
-            names, checks, numbers(float, "sparsities", sparsities), numbers(int, "seeds", seeds)
-        )
-    ]
-    usable_device(device)
-    board = Board(len(plan))
-    place = Place(data.data_dir, data.download, data.workers, device, other_kernels=other_kernels)
-    events = engine.sweep(plan, out / "runs", place)
-    make_folder(out)
-    try:
-        follow(events, board)
-    except KeyboardInterrupt:
-        stderr.print(f"stopped after {len(board.results)} of {len(plan)} runs; the same command goes on")
-        raise
-    finally:
-        events.close()
-    order = {settings.name: index for index, settings in enumerate(plan)}
-    results = sorted(board.results, key=lambda result: order[result["name"]])
-    table = cells(results)
-    _write(out, table, results, board.failed, f"{model} on {data.data}, {chosen.epochs} epochs")
     if json:
-        failed = [{"run": settings.name, "error": error} for settings, error in board.failed]
-        print_json({"table": [asdict(cell) for cell in table], "results": results, "failed": failed, "out": str(out)})
+        print_json({**found.to_json(), "out": str(out)})
     else:
-        _print(table, out)
-    if board.failed:
-        raise SweepError(f"{len(board.failed)} of {len(plan)} runs failed; run the same command to try them again")
-
-
-def _write(
-    out: Path, table: list[Cell], results: list[dict[str, Any]], failed: list[tuple[Settings, str]], title: str
-) -> None:
-    make_folder(out)
-    write_atomically(out / "table.csv", to_csv(table))
-    errors = [{"run": settings.name, "error": error} for settings, error in failed]
-    write_json(out / "results.json", {"results": results, "failed": errors})
-    if any(out.glob("runs/*/settings.toml")):  # not when all failed on machines that do not see this folder
-        build_report(out)
-    if table:
-        save_figure(accuracy_figure(table, title), out, "accuracy")
+        _print(found.table, out)
+    if found.failed:
+        total = len(found.failed) + len(found.results)
+        raise SweepError(f"{len(found.failed)} of {total} runs failed; run the same command to try them again")
 
 
 def _print(table: list[Cell], out: Path) -> None:

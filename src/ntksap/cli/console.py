@@ -12,10 +12,10 @@ stdout = Console(soft_wrap=True, emoji=False)
 stderr = Console(stderr=True, emoji=False)
 
 
-def spoken(seconds: float) -> str:
+def say_duration(seconds: float) -> str:
     """Return a duration in the unit that suits it.
 
-    >>> spoken(0.4), spoken(50), spoken(600), spoken(9000)
+    >>> say_duration(0.4), say_duration(50), say_duration(600), say_duration(9000)
     ('0.4 s', '50 s', '10 min', '2.5 h')
     """
     if seconds < 100:

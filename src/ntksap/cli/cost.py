@@ -6,14 +6,16 @@ from pathlib import Path
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import InputError, new_folder, write_atomically, write_json
+from ntksap._base import InputError, new_folder, require_new, write_atomically, write_json
 from ntksap.analysis import Cost, cost
-from ntksap.cli.budgets import budget_rows, print_budgets, to_csv
+from ntksap.cli.budgets import print_budgets
 from ntksap.cli.console import print_json, stdout
-from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
-from ntksap.cli.overrides import MethodOptions, fitting
+from ntksap.cli.options import ModelArguments, choose_methods, parse_numbers
+from ntksap.cli.overrides import MethodOptions, pick_given
+from ntksap.cli.progress import Display
 from ntksap.data import Dataset, load
-from ntksap.pruning import Masks, density_of
+from ntksap.pruning import Masks
+from ntksap.runs import budget_rows, budgets_to_csv, prunings
 from ntksap.training import load_recipe
 
 
@@ -29,6 +31,7 @@ def show_cost(
     data_dir: Path | None = None,
     out: Path | None = None,
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Count multiply-adds: of one inference, layer by layer; with --methods the paper's tables of pruning, inference
     and training by each method, in the paper's counting and as really evaluated.
@@ -47,6 +50,7 @@ def show_cost(
         data_dir: Where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
         out: A new folder for cost.json and cost.csv, with --methods.
         json: Print one JSON object.
+        quiet: Print no progress.
     """
     if methods is None:
         if out is not None:
@@ -55,26 +59,28 @@ def show_cost(
         return
     if masks is not None:
         raise InputError("--methods makes its own masks: leave --masks out, or --methods")
-    names, shares = chosen_methods(methods, data), numbers(float, "sparsities", sparsities)
-    for share in shares:
-        density_of(share)
+    names, shares = choose_methods(methods), parse_numbers(float, "sparsities", sparsities)
+    options = pick_given(method_options)
+    prunings(names, shares, options=options, data=data)  # raises before any work if they cannot be
     epochs = load_recipe(recipe).epochs
     if out is not None:
-        fresh_folder(out)
+        require_new(out)
     loaded = load(data, data_dir) if data else None
     module, shape = model.build(loaded)
     images = images or (len(loaded.train) if loaded else 50_000)
-    rows = budget_rows(
-        module,
-        names,
-        shares,
-        epochs=epochs,
-        images=images,
-        options=lambda method: fitting(method, method_options),
-        data=loaded,
-        input_shape=shape,
-        seed=model.seed,
-    )
+    with Display(quiet) as display:
+        rows = budget_rows(
+            module,
+            names,
+            shares,
+            epochs=epochs,
+            images=images,
+            options=options,
+            data=loaded,
+            input_shape=shape,
+            seed=model.seed,
+            on_progress=display.on_progress,
+        )
     result = {
         "model": model.model,
         "input_shape": list(shape),
@@ -87,7 +93,7 @@ def show_cost(
     if out is not None:
         with new_folder(out) as folder:
             write_json(folder / "cost.json", result)
-            write_atomically(folder / "cost.csv", to_csv(rows))
+            write_atomically(folder / "cost.csv", budgets_to_csv(rows))
     if json:
         print_json(result)
         return

@@ -13,20 +13,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from ntksap.methods import METHODS, method_named
+from ntksap.methods import METHODS
 from ntksap.training import Recipe
 
 
-def given(overrides: object) -> dict[str, Any]:
+def pick_given(overrides: object) -> dict[str, Any]:
     """Return what the user has set."""
     values = {f.name: getattr(overrides, f.name) for f in fields(overrides)}  # type: ignore[arg-type]
     return {name: value for name, value in values.items() if value is not None}
-
-
-def fitting(method: str, options: object) -> dict[str, Any]:
-    """Return the given options that this method has, for commands that compare methods."""
-    known = method_named(method).options
-    return {name: value for name, value in given(options).items() if name in known}
 
 
 def spell_out_flags(arguments: Sequence[str]) -> list[str]:
@@ -85,15 +79,14 @@ def _recipe_overrides() -> type[Any]:
         # A method has an option of the same name (inputs per draw), so the recipe's is spelled out.
         _flag(_RENAMED.get(f.name, f.name), kinds[f.name], texts[f.name], "(default: the recipe's)")
         for f in fields(Recipe)
-        if f.name != "init"
     ]
     return make_dataclass("RecipeOverrides", columns, frozen=True)
 
 
-def recipe_overrides(overrides: object) -> dict[str, Any]:
+def pick_recipe_settings(overrides: object) -> dict[str, Any]:
     """Return the settings of a recipe that the user has set."""
     own = {flag: name for name, flag in _RENAMED.items()}
-    return {own.get(name, name): value for name, value in given(overrides).items()}
+    return {own.get(name, name): value for name, value in pick_given(overrides).items()}
 
 
 def _field_texts(cls: type) -> dict[str, str]:

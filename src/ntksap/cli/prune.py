@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import joined, new_folder, peak_memory_mib, write_json
+from ntksap._base import joined, new_folder, peak_memory_mib, require_new, write_json
 from ntksap._prune import warn_of_collapse
 from ntksap.analysis import diagnose
-from ntksap.cli.console import print_json, spoken, stderr, stdout
+from ntksap.cli.console import print_json, stdout
 from ntksap.cli.diagnose import print_sentences
-from ntksap.cli.options import KeepArguments, ModelArguments, fresh_folder
-from ntksap.cli.overrides import MethodOptions, given
-from ntksap.cli.progress import bars
+from ntksap.cli.options import KeepArguments, ModelArguments
+from ntksap.cli.overrides import MethodOptions, pick_given
+from ntksap.cli.progress import Display
 from ntksap.data import load
 from ntksap.report import densities_figure, write_figure
-from ntksap.runs import Place, Progress, make_masks, pruning_for
+from ntksap.runs import Place, make_masks, pruning_for
 
 # What the command knows of its masks anyway; the rest is what the method has to say.
 _SAID = {"method", "model", "classes", "sparsity", "seed", "precision", "round", "rounds", "input_shape", "seconds"}
@@ -63,6 +63,7 @@ def run_prune(
     keep: OmitArgPrefixes[KeepArguments],
     out: Path | None = None,
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Choose which weights to keep, before training.
 
@@ -73,6 +74,7 @@ def run_prune(
         keep: How many weights each layer keeps, which of them, and in which pattern.
         out: A new folder for masks.safetensors, prune.json and densities.png.
         json: Print one JSON object.
+        quiet: Print no progress.
     """
     how = pruning
     settings = pruning_for(
@@ -85,27 +87,19 @@ def run_prune(
         floor=how.floor,
         init=how.init,
         precision=how.precision,
-        options=given(method),
+        options=pick_given(method),
         **keep.settings(),
     )
     if out is not None:
-        fresh_folder(out)
+        require_new(out)
     data = load(how.data, how.data_dir) if how.data else None
     module, shape = model.build(data)
     about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()
-    with joined(how.device) as (ranks, device), bars(ranks.first) as show:
-        show(how.method, "round", 0, settings.rounds, "density 100 %")
-
-        def on_progress(done: Progress) -> None:
-            show(how.method, "round", done.done, done.total, f"density {100 * (done.density or 0):.3g} %")
-            if done.done == 1 < done.total:
-                estimate = (time.perf_counter() - start) * done.total
-                stderr.print(f"{done.total} rounds will take about {spoken(estimate)}, or less.", highlight=False)
-
+    with joined(how.device) as (ranks, device), Display(quiet or not ranks.first) as display:
         place = Place(device=device, micro_batch=how.micro_batch)
         masks = make_masks(
-            settings, module, shape, data, about=about, place=place, on_progress=on_progress, ranks=ranks
+            settings, module, shape, data, about=about, place=place, on_progress=display.on_progress, ranks=ranks
         )
     seconds = time.perf_counter() - start
     if not ranks.first:

@@ -1,7 +1,5 @@
 """``ntksap reproduce``."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,13 +7,11 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from ntksap._base import InputError, NtksapError, cores, unknown, usable_device
+from ntksap._base import InputError, NtksapError
 from ntksap.cli.console import print_json, stderr, stdout
-from ntksap.cli.live import Board, follow
-from ntksap.cli.options import listed, numbers
-from ntksap.cli.progress import bars
-from ntksap.paper import SCALES, Bench, Comparison, Outcome, Plan, plan_names, read_plan, reproduce
-from ntksap.runs import Place, Settings, Task, sweep
+from ntksap.cli.options import parse_numbers, split_list
+from ntksap.cli.progress import Display
+from ntksap.paper import SCALES, Comparison, Plan, plan_names, read_plan, reproduce
 
 
 class IncompleteError(NtksapError):
@@ -36,10 +32,11 @@ def run_reproduce(
     device: str = "cpu",
     other_kernels: bool = False,
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Carry out a table or figure of the paper again and put the paper's numbers beside ours.
 
-    Stop it whenever you like; the same command goes on where it was. Tables and figures that need the same runs or
+    Stop it whenever you like; the same command resumes it. Tables and figures that need the same runs or
     masks share them. What needs a data set or a method that is not here is listed as missing; the rest goes on.
 
     Args:
@@ -56,57 +53,36 @@ def run_reproduce(
         device: cpu, cuda or mps.
         other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
         json: Print one JSON object.
+        quiet: Print no progress.
     """
     if list:
         _print_list(json)
         return
     if not name:
         raise InputError("which table or figure? `ntksap reproduce --list` names them")
-    if jobs is not None and jobs < 1:
-        raise InputError(f"--jobs must be at least 1, not {jobs}")
-    usable_device(device)
-    plan = _narrowed(read_plan(name, scale), listed(panels), numbers(int, "seeds", seeds) if seeds else [])
-    place = Place(data_dir, download, workers, device, other_kernels=other_kernels)
-    found, folder = reproduce(plan, Bench(out, place, _executor(jobs or cores()), bars))
+    with Display(quiet) as display:
+        found = reproduce(
+            name,
+            scale=scale,
+            panels=split_list(panels),
+            seeds=parse_numbers(int, "seeds", seeds) if seeds else [],
+            out=out,
+            data_dir=data_dir,
+            download=download,
+            workers=workers,
+            jobs=jobs,
+            device=device,
+            other_kernels=other_kernels,
+            on_event=display.on_event,
+            on_progress=display.on_progress,
+        )
+    folder = out / found.plan.folder
     if json:
         print_json({**found.to_json(), "out": str(folder)})
     else:
         _print(found, folder)
     if found.missing:
         raise IncompleteError(f"{len(found.missing)} parts are missing (see above); the same command tries them again")
-
-
-def _narrowed(plan: Plan, panels: Sequence[str], seeds: Sequence[int]) -> Plan:
-    names = [panel.name for panel in plan.panels]
-    for name in panels:
-        if name not in [*names, *plan.left_out]:
-            raise unknown(f"panel of {plan.name}", name, [*names, *plan.left_out])
-    chosen = [panel for panel in plan.panels if not panels or panel.name in panels]
-    if seeds:
-        chosen = [replace(panel, seeds=tuple(seeds)) for panel in chosen]
-    left_out = {name: why for name, why in plan.left_out.items() if not panels or name in panels}
-    return replace(plan, panels=tuple(chosen), left_out=left_out)
-
-
-class _executor:
-    """Carries out sweeps in some processes and shows them."""
-
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-
-    def __call__(self, settings: Sequence[Settings], root: Path, place: Place, task: Task) -> Outcome:
-        board = Board(len(settings))
-        events = sweep(settings, root, place, self.jobs, task=task)
-        try:
-            follow(events, board)
-        except KeyboardInterrupt:
-            stderr.print(f"stopped after {len(board.results)} of {len(settings)} runs; the same command goes on")
-            raise
-        finally:
-            events.close()
-        return Outcome(
-            {result["name"]: result for result in board.results}, {one.name: error for one, error in board.failed}
-        )
 
 
 def _print_list(json: bool) -> None:

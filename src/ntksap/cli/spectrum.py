@@ -1,28 +1,17 @@
 """``ntksap spectrum``."""
 
-import copy
-import itertools
-import time
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from matplotlib.figure import Figure
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import InputError, new_folder, write_json
-from ntksap.analysis import Kernel, ntk
 from ntksap.cli.console import print_json, stdout
-from ntksap.cli.during import print_during
-from ntksap.cli.options import ModelArguments, chosen_methods, fresh_folder, numbers
-from ntksap.cli.overrides import MethodOptions, fitting
-from ntksap.cli.progress import bars
-from ntksap.data import load
-from ntksap.net import Net
-from ntksap.pruning import Masks, density_of
-from ntksap.report import during_figure, save_figure, spectra_of, spectrum_figure
-from ntksap.runs import DENSE, make_masks, pruning_for, spectra_during, spectrum_facts, spectrum_inputs
+from ntksap.cli.options import ModelArguments, choose_methods, parse_numbers
+from ntksap.cli.overrides import MethodOptions, pick_given
+from ntksap.cli.progress import Display
+from ntksap.experiments import spectrum, spectrum_during
+from ntksap.runs import DENSE
 
 
 def run_spectrum(
@@ -36,9 +25,11 @@ def run_spectrum(
     norm: Literal["batch", "running"] = "batch",
     dtype: Literal["float32", "float64"] = "float32",
     memory_mib: float = 384,
+    device: str = "cpu",
     during: Path | None = None,
     out: Path | None = None,
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Compare spectra of the neural tangent kernel at initialisation: dense, and pruned by each method.
 
@@ -55,106 +46,58 @@ def run_spectrum(
             mean nothing before training.
         dtype: Precision of the derivatives; eigenvalues are always float64.
         memory_mib: How much of the Jacobian to hold at a time.
+        device: cpu, cuda or mps.
         during: A run that kept checkpoints (`ntksap train --keep-epochs 0,40,80`): compare its own spectra on the way
-            instead, absolute and relative; only --inputs, --data-dir, --norm, --dtype, --out and --json matter then.
+            instead, absolute and relative; the options of models, methods and --data mean nothing then.
         out: A new folder for spectrum.json, spectrum.png and spectrum.svg (during.* with --during).
         json: Print one JSON object.
+        quiet: Print no progress.
     """
-    if during is not None:
-        if out is not None:
-            fresh_folder(out)
-        with bars() as show:
-            found = spectra_during(
-                during,
-                data_dir,
-                inputs,
-                norm,
-                getattr(torch, dtype),
-                on_progress=lambda done, total, name: show("spectra", "checkpoint", done, total, name),
-            )
-        _write(out, "during", found, during_figure(found))
-        print_json(found) if json else print_during(found)
-        return
-    names = chosen_methods(methods, data)
-    shares = numbers(float, "sparsities", sparsities)
-    _check(shares, inputs)
-    if out is not None:
-        fresh_folder(out)
-    loaded = load(data, data_dir) if data else None
-    module, shape = model.build(loaded)
-    batch = spectrum_inputs(loaded, shape, inputs, model.seed)
-    reference: Kernel | None = None
-    spectra: list[dict[str, Any]] = []
-    jobs = [(DENSE, 0.0), *itertools.product(names, shares)]
-    with bars() as show:
-        for index, (method, sparsity) in enumerate(jobs):
-            label = method if method == DENSE else f"{method} at {100 * sparsity:.4g} %"
-            show("spectra", "net", index, len(jobs), label)
-            start = time.perf_counter()
-            if method == DENSE:
-                net = Net(module)
-                masks = Masks.ones({name: net.weights[name] for name in net.prunable})
-            else:
-                options = fitting(method, method_options)
-                pruning = pruning_for(method=method, sparsity=sparsity, seed=model.seed, options=options)
-                masks = make_masks(pruning, module, shape, loaded)
-            pruned = time.perf_counter()
-            start_from = copy.deepcopy(module)
-            if masks.weights:
-                masks.load_weights(start_from)
-
-            def on_progress(done: int, total: int, label: str = label) -> None:
-                show(label, "step", done, total, "")
-
-            kernel = ntk(
-                start_from,
-                batch,
-                masks,
-                norm=norm,
-                dtype=getattr(torch, dtype),
-                memory_mib=memory_mib,
-                on_progress=on_progress,
-            )
-            reference = reference or kernel
-            seconds = {"prune_seconds": pruned - start, "kernel_seconds": time.perf_counter() - pruned}
-            spectra.append(
-                {"method": method, "sparsity": sparsity, **spectrum_facts(masks, kernel, reference), **seconds}
-            )
-    result: dict[str, Any] = {
-        "model": model.model,
-        "data": data,
-        "seed": model.seed,
+    common: dict[str, Any] = {
+        "data_dir": data_dir,
         "inputs": inputs,
         "norm": norm,
         "dtype": dtype,
-        "spectra": spectra,
+        "memory_mib": memory_mib,
+        "device": device,
+        "out": out,
     }
-    if out is not None:
-        on = f"{inputs} test images of {data}" if data else f"{inputs} inputs of noise"
-        figure = spectrum_figure(spectra_of(result), f"NTK of {model.model} at initialisation, {on}")
-        _write(out, "spectrum", result, figure)
+    with Display(quiet) as display:
+        if during is not None:
+            result = spectrum_during(during, **common, on_progress=display.on_progress)
+        else:
+            result = spectrum(
+                model.model,
+                choose_methods(methods),
+                parse_numbers(float, "sparsities", sparsities),
+                data=data,
+                classes=model.classes,
+                input_shape=model.input_shape,
+                seed=model.seed,
+                options=pick_given(method_options),
+                **common,
+                on_progress=display.on_progress,
+            )
     if json:
         print_json(result)
         return
-    _print(spectra)
+    _print(result["spectra"]) if during is None else _print_during(result)
     if out is not None:
-        stdout.print(f"\nWrote spectrum.json, spectrum.png and spectrum.svg in {out}", highlight=False)
+        name = "spectrum" if during is None else "during"
+        stdout.print(f"\nWrote {name}.json, {name}.png and {name}.svg in {out}", highlight=False)
 
 
-def _write(out: Path | None, name: str, result: dict[str, Any], figure: Figure) -> None:
-    if out is None:
-        return
-    with new_folder(out) as folder:
-        write_json(folder / f"{name}.json", result)
-        save_figure(figure, folder, name)
-
-
-def _check(sparsities: list[float], inputs: int) -> None:
-    """Raise before the work begins, not after the first kernels."""
-    for sparsity in sparsities:
-        density_of(sparsity)
-    if inputs < 1:
-        raise InputError(f"--inputs must be at least 1, not {inputs}")
+def _print_during(found: dict[str, Any]) -> None:
+    """Print a line per checkpoint."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("epoch", "trace", "largest", "largest, relative", "distance from the first"):
+        table.add_column(column, justify="right")
+    for one in found["epochs"]:
+        largest, relative = one["eigenvalues"][0], one["relative_eigenvalues"][0]
+        table.add_row(
+            str(one["epoch"]), f"{one['trace']:.4g}", f"{largest:.3g}", f"{relative:.3g}", f"{one['distance']:.3f}"
+        )
+    stdout.print(table)
 
 
 def _print(spectra: list[dict[str, Any]]) -> None:

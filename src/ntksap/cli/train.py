@@ -7,10 +7,10 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import joined
 from ntksap.cli.console import print_json, stderr, stdout
-from ntksap.cli.options import DataArguments, KeepArguments, numbers
-from ntksap.cli.overrides import MethodOptions, RecipeOverrides, given, recipe_overrides
-from ntksap.cli.progress import bars
-from ntksap.runs import Place, Progress, read_result, run, settings_for
+from ntksap.cli.options import DataArguments, KeepArguments, parse_numbers
+from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pick_recipe_settings
+from ntksap.cli.progress import Display
+from ntksap.runs import Place, read_result, run, settings_for
 from ntksap.training import load_recipe
 
 
@@ -35,8 +35,9 @@ def run_train(
     out: Path = Path("runs"),
     device: str = "cpu",
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
-    """Prune, then train: one run, from initial weights to test accuracy. The same command again goes on with it.
+    """Prune, then train: one run, from initial weights to test accuracy. The same command again resumes it.
 
     Args:
         data: Which data.
@@ -59,6 +60,7 @@ def run_train(
         out: The folder that holds runs; this run is a folder in it, named by its settings.
         device: cpu, cuda or mps.
         json: Print the result as one JSON object.
+        quiet: Print no progress.
     """
     settings = settings_for(
         model=model,
@@ -66,26 +68,21 @@ def run_train(
         method=method,
         sparsity=sparsity,
         seed=seed,
-        recipe=load_recipe(recipe, recipe_overrides(recipe_settings)),
+        recipe=load_recipe(recipe, pick_recipe_settings(recipe_settings)),
         sanity=sanity,
         rounds=rounds,
         schedule=schedule,
         scope=scope,
         floor=floor,
-        options=given(method_options),
+        options=pick_given(method_options),
         **keep.settings(),
     )
-    kept = tuple(numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
-    with joined(device) as (ranks, own), bars(ranks.first) as show:
-
-        def on_progress(progress: Progress) -> None:
-            note = f"test accuracy {progress.top1:.2%}" if progress.top1 is not None else ""
-            show(progress.stage, progress.unit, progress.done, progress.total, note)
-
+    kept = tuple(parse_numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
+    with joined(device) as (ranks, own), Display(quiet or not ranks.first) as display:
         if ranks.first and read_result(out / settings.name) is not None:
             stderr.print("this run is finished already; here is its result", highlight=False)
         place = Place(data.data_dir, data.download, data.workers, own, kept, sync_norm, other_kernels=other_kernels)
-        result = run(settings, out, place, on_progress, ranks.group)
+        result = run(settings, out, place, display.on_progress, ranks.group)
     if not ranks.first:
         return
     if json:

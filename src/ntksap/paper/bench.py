@@ -1,28 +1,19 @@
 """Where plans are carried out, and what of a plan can be: settings of its runs, rows without data or method."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ntksap._base import NtksapError
 from ntksap.data import load
 from ntksap.methods import method_named
 from ntksap.paper.plan import Panel, Row, sparsity_at
-from ntksap.runs import DENSE, Place, Settings, Task, prune_only, settings_for
+from ntksap.runs import DENSE, OnProgress, Outcome, Place, Settings, Task, prune_only, settings_for
 
-Show: TypeAlias = Callable[[str, str, int, int, str], None]
-"""(stage, unit, done, total, note): progress."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of runs, by their names."""
-
-    results: dict[str, dict[str, Any]]
-    failed: dict[str, str]
+Execute: TypeAlias = Callable[[Sequence[Settings], Path, Place, Task], Outcome]
+"""(settings, folder for runs, place, task) → what became of the sweep."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +24,13 @@ class Bench:
         out: the folder for everything; runs and masks lie in it once, whichever plans need them.
         place: data and device.
         execute: carries out a sweep and returns what became of it.
-        bars: opens progress bars.
+        on_progress: told how far other work is.
     """
 
     out: Path
     place: Place
-    execute: Callable[[Sequence[Settings], Path, Place, Task], Outcome]
-    bars: Callable[[], AbstractContextManager[Show]]
+    execute: Execute
+    on_progress: OnProgress = lambda progress: None
 
 
 class Spot(NamedTuple):

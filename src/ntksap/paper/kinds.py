@@ -1,4 +1,4 @@
-"""The kinds of tables and figures: one line each, and the one way to carry out a plan."""
+"""The kinds of tables and figures: one line each, and how a plan is carried out."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,16 +32,16 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def reproduce(plan: Plan, bench: Bench) -> tuple[Comparison, Path]:
-    """Carry out a plan; return the comparison, and the folder that holds it as comparison.json and comparison.md."""
+def carry_out(plan: Plan, bench: Bench) -> Comparison:
+    """Carry out a plan; return the comparison, which ``out/NAME-SCALE`` holds as comparison.json and comparison.md."""
     if plan.kind not in KINDS:
         raise unknown("kind of plan", plan.kind, KINDS)
     if not plan.panels:
         reasons = "; ".join(dict.fromkeys(plan.left_out.values()))
         raise InputError(f"{plan.name} has nothing at the scale {plan.scale}: {reasons}. There is --scale paper")
-    folder = bench.out / f"{plan.name}-{plan.scale}"
+    folder = bench.out / plan.folder
     make_folder(folder)
     found = KINDS[plan.kind](plan, bench, folder)
     write_json(folder / "comparison.json", found.to_json())
     write_atomically(folder / "comparison.md", found.to_markdown())
-    return found, folder
+    return found

@@ -8,17 +8,16 @@ that the scale has; a text in place of the table says why the scale has nothing.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
-from ntksap._base import InputError, toml, typed, unknown
+from ntksap._base import InputError, fill, toml, unknown
 from ntksap.training import Recipe, load_recipe
 
 Scale = Literal["quick", "paper"]
 PLANS = Path(__file__).parent / "plans"
 SCALES: tuple[Scale, ...] = get_args(Scale)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -107,6 +106,23 @@ class Plan:
     claims: tuple[str, ...] = ()
     note: str = ""
 
+    @property
+    def folder(self) -> str:
+        """The name of the folder for what comes of it."""
+        return f"{self.name}-{self.scale}"
+
+    def narrow(self, panels: Sequence[str] = (), seeds: Sequence[int] = ()) -> "Plan":
+        """Return the plan with these panels alone, and with other seeds; those that are given."""
+        names = [panel.name for panel in self.panels]
+        for name in panels:
+            if name not in [*names, *self.left_out]:
+                raise unknown(f"panel of {self.name}", name, [*names, *self.left_out])
+        chosen = [panel for panel in self.panels if not panels or panel.name in panels]
+        if seeds:
+            chosen = [replace(panel, seeds=tuple(seeds)) for panel in chosen]
+        left_out = {name: why for name, why in self.left_out.items() if not panels or name in panels}
+        return replace(self, panels=tuple(chosen), left_out=left_out)
+
 
 def sparsity_at(step: int) -> float:
     """Return 1 − 0.8^step.
@@ -150,8 +166,7 @@ def _plan(name: str, values: dict[str, Any], scale: Scale) -> Plan:
         else:
             read.append(_panel(raw, {**raw, **common, **own}, scale))
     known = _without_scales(values)
-    known["claims"] = tuple(known.get("claims", ()))
-    return _made(Plan, {**known, "name": name, "scale": scale, "panels": tuple(read), "left_out": left_out})
+    return fill(Plan, {**known, "name": name, "scale": scale, "panels": read, "left_out": left_out}, "a plan")
 
 
 def _at_scale(values: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Any], str]:
@@ -162,14 +177,14 @@ def _at_scale(values: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Any], 
 
 def _panel(raw: Mapping[str, Any], values: dict[str, Any], scale: Scale) -> Panel:
     values = _without_scales(values)
-    rows = [_made(Row, {**_without_scales(row), **row.get(scale, {})}) for row in values["rows"]]
+    rows = [fill(Row, {**_without_scales(row), **row.get(scale, {})}, "a row") for row in values["rows"]]
     only = values.pop("only", [row.name for row in rows])
     values["rows"] = tuple(row for row in rows if row.name in only)
     for name in only:
         if name not in [row.name for row in rows]:
             raise unknown(f"row of panel {raw['name']}", name, [row.name for row in rows])
     values["reported_steps"] = tuple(raw.get("steps", range(len(raw.get("columns", ())))))
-    panel = _made(Panel, values)
+    panel = fill(Panel, values, "a panel")
     for what, wrong in (
         ("a name of letters, digits, - and _", not re.fullmatch(r"[\w-]{1,60}", panel.name, re.ASCII)),
         ("steps from 0 to 100", any(not 0 <= step <= 100 for step in (*panel.steps, *panel.reported_steps))),
@@ -192,22 +207,3 @@ def _all_numbers(panel: Panel) -> bool:
 
 def _without_scales(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in SCALES}
-
-
-def _made(cls: type[_T], values: Mapping[str, Any]) -> _T:
-    """Return the dataclass filled from a table; what it does not know, or lacks, is an error."""
-    known = {one.name: one for one in fields(cls)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise unknown(f"key of a {cls.__name__.lower()}", key, known)
-    needed = [name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING]
-    if missing := [name for name in needed if name not in values]:
-        raise InputError(f"a {cls.__name__.lower()} lacks {', '.join(missing)}")
-    kinds = get_type_hints(cls)
-    what = cls.__name__.lower()
-    return cls(**{key: _held(f"{key} of a {what}", value, kinds[key]) for key, value in values.items()})
-
-
-def _held(name: str, value: Any, kind: Any) -> Any:
-    """Return a checked value; rows and panels have been checked when they were made."""
-    return value if kind in (tuple[Row, ...], tuple[Panel, ...]) else typed(name, value, kind)

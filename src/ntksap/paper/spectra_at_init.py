@@ -5,15 +5,12 @@ from typing import Any
 
 from ntksap import models
 from ntksap._base import InputError, NtksapError, make_folder, read_sealed, write_json, write_sealed
-from ntksap.analysis import Kernel, ntk
 from ntksap.data import Dataset, load
-from ntksap.net import Net
-from ntksap.paper.bench import Bench, Show, Spot, pruned_masks, ready
+from ntksap.paper.bench import Bench, Spot, pruned_masks, ready
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Panel, Plan
-from ntksap.pruning import Masks
 from ntksap.report import save_figure, spectra_of, spectrum_figure
-from ntksap.runs import DENSE, spectrum_facts, spectrum_inputs
+from ntksap.runs import DENSE, spectra_at_init, spectrum_inputs
 
 _DISTANCE = (
     "The numbers are distances to the spectrum of the dense network, in decades: the typical factor between "
@@ -29,62 +26,46 @@ def at_initialisation(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     found, outcome = pruned_masks(bench, panel, rows)
     data = _data_or_none(panel, bench)
     on = f"{panel.inputs} test images of {panel.data}" if data else f"{panel.inputs} inputs of noise"
-    spectra: list[dict[str, Any]] = []
-    entries: list[Entry] = []
-    with bench.bars() as show:
-        dense = _Spectra(panel, panel.seeds[0], data, bench, show)
-        spectra.append({"method": DENSE, "sparsity": 0.0, **dense.of(None)})
-        for index, spot in enumerate(one for one in found if one.seed == panel.seeds[0]):
-            name = spot.settings.name
-            if name not in outcome.results:
-                missing.append((panel.name, spot.title, outcome.failed[name]))
-                continue
-            show("spectra", "net", index, len(found), spot.row.name)
-            values = dense.of(spot)
-            sparsity = spot.settings.sparsity
-            spectra.append({"method": spot.row.name, "sparsity": sparsity, **values})
-            entries.append(Entry(panel.name, spot.row.name, f"{100 * sparsity:.2f} %", values["distance"]))
+    first = [spot for spot in found if spot.seed == panel.seeds[0]]
+    missing += [
+        (panel.name, spot.title, outcome.failed[spot.settings.name])
+        for spot in first
+        if spot.settings.name not in outcome.results
+    ]
+    made = [spot for spot in first if spot.settings.name in outcome.results]
+    dense, *pruned = _kept_spectra(panel, made, data, bench)
+    spectra = [{**dense, "method": DENSE, "sparsity": 0.0}]
+    for spot, one in zip(made, pruned, strict=True):
+        spectra.append({**one, "method": spot.row.name, "sparsity": spot.settings.sparsity})
+    entries = [
+        Entry(panel.name, one["method"], f"{100 * one['sparsity']:.2f} %", one["distance"]) for one in spectra[1:]
+    ]
     write_json(folder / "spectrum.json", {"model": panel.model, "inputs": on, "spectra": spectra})
     title = f"Neural tangent kernel of {panel.model} at initialisation, {on}"
     figures = save_figure(spectrum_figure(spectra_of({"spectra": spectra}), title), folder, "spectrum")
     return Comparison(plan, entries, missing, figures, [_DISTANCE, f"Kernels are computed on {on}."])
 
 
-class _Spectra:
-    """Kernels of one network; each spectrum is a file, so that a command that is killed goes on."""
-
-    def __init__(self, panel: Panel, seed: int, data: Dataset | None, bench: Bench, show: Show) -> None:
-        self.model = models.build(panel.model, num_classes=panel.classes, input_shape=panel.input_shape, seed=seed)
-        self.inputs = spectrum_inputs(data, panel.input_shape, panel.inputs, seed)
-        self.kept = bench.out / "spectra"
-        self.masks = bench.out / "masks"
-        self.tag = f"{panel.data if data else 'noise'}-{panel.model}-{panel.inputs}-seed{seed}"
-        self.device, self.show = bench.place.device, show
-        self.dense: Kernel | None = None
-
-    def of(self, spot: Spot | None) -> dict[str, Any]:
-        """Return the facts of a spectrum, of the dense network for None."""
-        file = self.kept / f"{self.tag}-{spot.settings.name if spot else DENSE}.json"
-        if file.exists():
-            return read_sealed(file)
-        make_folder(self.kept)
-        if self.dense is None:
-            self.dense = self._kernel(None, DENSE)
-        net = Net(self.model)
-        masks = Masks.ones({name: net.weights[name] for name in net.prunable})
-        kernel = self.dense
-        if spot is not None:
-            masks = Masks.load(self.masks / spot.settings.name / "masks.safetensors")
-            kernel = self._kernel(masks, f"{spot.row.name} {spot.settings.sparsity:.2%}")
-        facts = spectrum_facts(masks, kernel, self.dense)
-        write_sealed(file, facts)
-        return facts
-
-    def _kernel(self, masks: Masks | None, name: str) -> Kernel:
-        def on_progress(done: int, total: int) -> None:
-            self.show(name, "step", done, total, "")
-
-        return ntk(self.model, self.inputs, masks, norm="batch", on_progress=on_progress, device=self.device)
+def _kept_spectra(panel: Panel, spots: list[Spot], data: Dataset | None, bench: Bench) -> list[dict[str, Any]]:
+    """Return the dense network's spectrum and one for each spot; each is a file, so that nothing is computed twice."""
+    seed, kept = panel.seeds[0], bench.out / "spectra"
+    tag = f"{panel.data if data else 'noise'}-{panel.model}-{panel.inputs}-seed{seed}"
+    files = [kept / f"{tag}-{name}.json" for name in (DENSE, *(spot.settings.name for spot in spots))]
+    absent = [spot.settings for spot, file in zip(spots, files[1:], strict=True) if not file.exists()]
+    if absent or not files[0].exists():
+        make_folder(kept)
+        spectra = spectra_at_init(
+            absent,
+            models.build(panel.model, num_classes=panel.classes, input_shape=panel.input_shape, seed=seed),
+            spectrum_inputs(data, panel.input_shape, panel.inputs, seed),
+            data,
+            masks_in=bench.out / "masks",
+            place=bench.place,
+            on_progress=bench.on_progress,
+        )
+        for name, one in zip((DENSE, *(settings.name for settings in absent)), spectra, strict=True):
+            write_sealed(kept / f"{tag}-{name}.json", one)
+    return [read_sealed(file) for file in files]
 
 
 def only_panel(plan: Plan) -> Panel:

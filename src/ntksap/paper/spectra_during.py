@@ -1,15 +1,11 @@
 """Spectra of the neural tangent kernel during training, as they are or relative to the smallest."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ntksap._base import read_sealed, write_json, write_sealed
-from ntksap.paper.bench import Bench, Show, ready, spots
+from ntksap.paper.bench import Bench, ready, spots
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Panel, Plan, Row, sparsity_at
 from ntksap.paper.spectra_at_init import only_panel
@@ -42,14 +38,12 @@ def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
     runs, place = bench.out / "runs-with-checkpoints", replace(bench.place, keep_epochs=panel.epochs)
     outcome = bench.execute([spot.settings for spot in wanted], runs, place, run)
     found: dict[str, dict[str, Any]] = {}
-    with bench.bars() as show:
-        for spot in wanted:
-            name = spot.settings.name
-            if name not in outcome.results:
-                missing.append((panel.name, spot.title, outcome.failed[name]))
-                continue
-            on_progress: Callable[[int, int, str], object] = partial(_forward, show, spot.row.name)
-            found[spot.row.name] = _kept_during(runs / name, panel, bench, on_progress)
+    for spot in wanted:
+        name = spot.settings.name
+        if name not in outcome.results:
+            missing.append((panel.name, spot.title, outcome.failed[name]))
+            continue
+        found[spot.row.name] = _kept_during(runs / name, panel, bench)
     if not found:
         return Comparison(plan, [], missing)
     write_json(folder / "spectra.json", {"model": panel.model, "runs": found})
@@ -64,18 +58,17 @@ def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
     return Comparison(plan, entries, missing, figures, [_RATIO])
 
 
-def _forward(show: Show, stage: str, done: int, total: int, note: str) -> None:
-    show(stage, "checkpoint", done, total, note)
-
-
 def _largest_ratio(one: dict[str, Any]) -> float:
     return float(one["relative_eigenvalues"][0])
 
 
-def _kept_during(folder: Path, panel: Panel, bench: Bench, on_progress: Callable[..., object]) -> dict[str, Any]:
+def _kept_during(folder: Path, panel: Panel, bench: Bench) -> dict[str, Any]:
     file = folder / f"spectra-{panel.inputs}.json"
     if file.exists():
         return read_sealed(file)
-    found = spectra_during(folder, bench.place.data_dir, panel.inputs, "batch", torch.float32, on_progress)
+    place = bench.place
+    found = spectra_during(
+        folder, data_dir=place.data_dir, inputs=panel.inputs, device=place.device, on_progress=bench.on_progress
+    )
     write_sealed(file, found)
     return found

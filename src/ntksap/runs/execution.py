@@ -134,7 +134,7 @@ def _trained(
         if record.epoch in place.keep_epochs:
             state.save(folder / kept_name(record.epoch))
         state.save(checkpoint)  # last, since a run resumes after it
-        on_progress(Progress("train", record.epoch, settings.recipe.epochs, record.top1))
+        on_progress(Progress("train", record.epoch, settings.recipe.epochs, "epoch", record.top1))
     return records
 
 

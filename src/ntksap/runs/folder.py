@@ -18,7 +18,6 @@ which file to remove, so that the same command does its part of the work again. 
 taken as they are.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from filelock import FileLock, Timeout
 
 from ntksap._base import (
     ALONE,
@@ -57,18 +57,23 @@ class BusyError(NtksapError, RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: ``done`` of ``total`` rounds of "prune" or epochs of "train"."""
+    """How far some work is: ``done`` of ``total`` units of a stage, such as rounds of "prune" or epochs of "train"."""
 
     stage: str
     done: int
     total: int
+    unit: str
     top1: float | None = None
     density: float | None = None
+    name: str = ""
+    """What is being worked on."""
 
     @property
-    def unit(self) -> str:
-        """What is counted."""
-        return "round" if self.stage == "prune" else "epoch"
+    def note(self) -> str:
+        """What else there is to say."""
+        if self.top1 is not None:
+            return f"test accuracy {self.top1:.2%}"
+        return f"density {100 * self.density:.3g} %" if self.density is not None else self.name
 
 
 @dataclass(frozen=True)
@@ -219,27 +224,25 @@ def _begun(settings: Settings, folder: Path, kernels: str) -> dict[str, Any] | N
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system releases however the process ends. Raises `BusyError` if it is held."""
     make_folder(folder)
+    lock, owner = FileLock(folder / "lock"), folder / "owner"
     try:
-        file = open(folder / "lock", "a+")  # noqa: SIM115
-    except OSError as error:
+        lock.acquire(blocking=False)
+    except Timeout:
+        who = owner.read_text() if owner.exists() else "unknown"
+        raise BusyError(f"{folder.name} is being worked on already, by process {who}") from None
+    except (IsADirectoryError, PermissionError) as error:
         raise StorageError(
             f"cannot open {folder / 'lock'}: {error.strerror}. It must be a file that can be written: remove what is "
             "in its place, or choose another --out"
         ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip()
-            raise BusyError(f"{folder.name} is being worked on already, by process {owner or 'unknown'}") from None
-        except OSError as error:
-            raise StorageError(
-                f"cannot lock {folder / 'lock'}: {error.strerror}. Runs need a file system with locks (on NFS: "
-                "version 4, or version 3 with lockd); choose another --out"
-            ) from error
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+    except (OSError, NotImplementedError) as error:
+        raise StorageError(
+            f"cannot lock {folder / 'lock'}: {getattr(error, 'strerror', error)}. Runs need a file system with locks "
+            "(on NFS: version 4, or version 3 with lockd); choose another --out"
+        ) from error
+    try:
+        write_atomically(owner, str(os.getpid()))  # beside the lock, since on Windows a locked file cannot be read
         yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()

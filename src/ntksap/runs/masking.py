@@ -60,7 +60,7 @@ def make_masks(
         index, rounds = masks.info["round"], masks.info["rounds"]
         if partial and index < rounds and ranks.first:
             masks.save(partial)
-        on_progress(Progress("prune", index, rounds, density=masks.density))
+        on_progress(Progress("prune", index, rounds, "round", density=masks.density))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)  # results name the layers

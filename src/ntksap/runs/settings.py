@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import tomli_w
 import torch
 
-from ntksap._base import InputError, sealed, toml, unknown, unsealed
+from ntksap._base import InputError, fill, sealed, toml, unknown, unsealed
 from ntksap._prune import check_combination
 from ntksap._version import __version__
 from ntksap.data import TABLE
@@ -79,7 +80,7 @@ class Settings(Pruning):
 
     def to_toml(self, kernels: str | None = None) -> str:
         """Return the settings and the versions in use as TOML; ``kernels``: whose, if not only those in use."""
-        return toml.dumps(sealed({**self.plain(), "versions": versions(kernels)}))
+        return tomli_w.dumps(sealed({**self.plain(), "versions": versions(kernels)}))
 
 
 def read_settings(path: Path) -> Settings:
@@ -87,8 +88,8 @@ def read_settings(path: Path) -> Settings:
     try:
         values = unsealed(toml.loads(path.read_text(encoding="utf-8")))
         values.pop("versions", None)
-        return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        return fill(Settings, values, "a run")
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
 
 

@@ -25,6 +25,8 @@ class Event:
     progress: Progress | None = None
     result: dict[str, Any] | None = None
     error: str | None = None
+    runs: int = 0
+    """How many runs the sweep has; known to those who are told, see `ntksap.runs.comparison.collect`."""
 
 
 Task: TypeAlias = Callable[[Settings, Path, Place, OnProgress], dict[str, Any]]

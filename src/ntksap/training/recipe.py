@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from ntksap._base import InputError, toml, typed, unknown
+from ntksap._base import InputError, check_keys, check_value, fill, toml, unknown
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -57,7 +57,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
-            object.__setattr__(self, name, typed(f"{name} of a recipe", getattr(self, name), kind))
+            object.__setattr__(self, name, check_value(getattr(self, name), kind, f"{name} of a recipe"))
         for name, wrong, wanted in (
             ("epochs", self.epochs < 1, "at least 1"),
             ("batch", self.batch < 1, "at least 1"),
@@ -122,17 +122,9 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
         values = toml.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a recipe, which is a TOML file: {error}") from error
-    known = [field.name for field in fields(Recipe)]
-    for place, keys in ((f"setting in {path}", values), ("setting of a recipe", overrides)):
-        for key in keys:
-            if key not in known:
-                raise unknown(place, key, known)
-    values.update(overrides)
-    needed = [field.name for field in fields(Recipe) if field.default is MISSING]
-    if missing := [name for name in needed if name not in values]:
-        raise InputError(f"{path} does not say {', '.join(missing)}, which a recipe must")
+    check_keys(Recipe, overrides, "a recipe")
     try:
-        return Recipe(**values)
+        return fill(Recipe, {**values, **overrides}, "a recipe")
     except InputError as error:
         raise InputError(f"{path}{' with your settings' if overrides else ''}: {error}") from error
 

@@ -116,3 +116,40 @@ def test_the_figure_has_a_panel_per_sparsity_with_the_dense_net_black_in_each():
         assert list(lines["synflow"].get_ydata()) == [9, 1]  # zero has no place on a logarithmic axis
         assert axes.get_yscale() == "log"
     assert len(figure.legends[0].get_texts()) == 3
+
+
+def test_from_python_it_does_what_the_command_does(tmp_path, capsys):
+    spectrum(*TINY, "--sparsities", "0.5", "--out", str(tmp_path / "a"), "--json")
+    printed = json.loads(capsys.readouterr().out)
+    steps = []
+    found = ntksap.spectrum(
+        "lenet-300-100",
+        ["magnitude", "random"],
+        [0.5],
+        input_shape=(1, 4, 4),
+        inputs=3,
+        out=tmp_path / "b",
+        on_progress=steps.append,
+    )
+    times = {"prune_seconds", "kernel_seconds"}
+    for result in (printed, found):
+        result["spectra"] = [{key: one[key] for key in one.keys() - times} for one in result["spectra"]]
+    assert found == printed
+    assert sorted(os.listdir(tmp_path / "a")) == sorted(os.listdir(tmp_path / "b"))
+    assert [(one.done, one.name) for one in steps if one.unit == "net"] == [
+        (0, "dense"),
+        (1, "magnitude at 50 %"),
+        (2, "random at 50 %"),
+        (3, ""),
+    ]
+
+
+def test_a_module_of_ones_own_is_taken_as_it_is():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.ReLU(), torch.nn.Linear(9, 2))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    found = ntksap.spectrum(module, ["magnitude"], [0.5], input_shape=(4,), inputs=3, dtype="float64")
+    assert found["model"] == "Sequential"
+    assert len(found["spectra"][1]["eigenvalues"]) == 6
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    with pytest.raises(ntksap.InputError, match="input-shape"):
+        ntksap.spectrum(module, ["magnitude"], [0.5])

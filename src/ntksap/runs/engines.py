@@ -1,4 +1,4 @@
-"""Command-line arguments that say where the runs of a sweep are carried out."""
+"""Where the runs of a sweep are carried out: the same record for the command line and for Python."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Literal
 
 from ntksap._base import InputError, cores
-from ntksap.runs import Event, Place, Settings, Store, sweep, sweep_ray
+from ntksap.runs.folder import Place
+from ntksap.runs.local_sweep import sweep
+from ntksap.runs.ray_sweep import sweep_ray
+from ntksap.runs.settings import Settings
+from ntksap.runs.store import Store
+from ntksap.runs.work import Event
 
 
 @dataclass(frozen=True)
-class EngineArguments:
+class Engine:
     """Where the runs are carried out."""
 
     engine: Literal["local", "ray"] = "local"

@@ -1,0 +1,135 @@
+"""`compare`: a grid of runs, from pruning to test accuracy, with table, figure and report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ntksap._base import fill, make_folder, usable_device, write_atomically, write_json
+from ntksap.report import Cell, accuracy_figure, build_report, cells, save_figure, to_csv
+from ntksap.runs import Engine, OnEvent, Place, collect, grid
+from ntksap.training import Recipe, load_recipe
+
+
+@dataclass(frozen=True)
+class MethodComparison:
+    """What became of a comparison of methods.
+
+    Args:
+        table: a cell per method and sparsity: mean and standard deviation over seeds, and what it cost.
+        results: of each run that is finished, in the order of the grid.
+        failed: the name of each run that failed, and why.
+    """
+
+    table: list[Cell]
+    results: list[dict[str, Any]]
+    failed: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        failed = [{"run": name, "error": error} for name, error in self.failed.items()]
+        return {"table": [asdict(cell) for cell in self.table], "results": self.results, "failed": failed}
+
+
+def compare(
+    model: str = "resnet20",
+    data: str = "digits",
+    methods: Sequence[str] = ("ntk-sap", "synflow", "snip"),
+    sparsities: Sequence[float] = (0.9,),
+    seeds: Sequence[int] = (0,),
+    *,
+    recipe: str | Path | Recipe = "quick",
+    recipe_settings: Mapping[str, Any] | None = None,
+    sanity: Sequence[Literal["shuffle", "reinit", "invert"]] = (),
+    options: Mapping[str, Any] | None = None,
+    allocation: str | None = None,
+    places: Literal["score", "random", "balanced"] = "score",
+    pattern: str | None = None,
+    rescale: bool = False,
+    out: str | Path = "runs",
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    workers: int = 0,
+    device: str = "cpu",
+    other_kernels: bool = False,
+    engine: Literal["local", "ray"] = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    store: str | None = None,
+    on_event: OnEvent = lambda event: None,
+) -> MethodComparison:
+    """Compare methods: accuracy against sparsity over seeds, with the dense network as the reference.
+
+    What ``ntksap compare`` does. Runs are folders in ``out/runs`` and survive whatever stops this call: the same call
+    resumes them, and reads those that are finished. A run that fails does not stop the others.
+
+    Args:
+        model: a name from the table of models.
+        data: a name from the table of data sets.
+        methods: names from ``ntksap.methods.METHODS``.
+        sparsities: shares of prunable weights to remove.
+        seeds: each decides initial weights, draws, the order of images and augmentation of its runs.
+        recipe: how to train: a recipe, the name of one, or a TOML file.
+        recipe_settings: settings of the recipe to replace.
+        sanity: variants to add for each method: the mask shuffled within layers, trained from fresh weights, or made of
+            the lowest scores.
+        options: options of single methods, for those of the compared methods that have them.
+        allocation: how many weights each layer keeps: a rule of `ntksap.allocate`, or a method for the counts of its
+            masks. By default each method itself decides.
+        places: which weights of a layer are kept: by the method's score, at random, or at random with the same number
+            in every output, input and position of a kernel.
+        pattern: which weights live or die together, or exclude each other, see `ntksap.prune`.
+        rescale: multiply the kept weights of each layer by 1/√density before training.
+        out: the folder for the runs, ``table.csv``, ``results.json``, ``accuracy.png``, ``.svg`` and ``report.html``.
+        data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
+        download: fetch the data set if it is not there.
+        workers: processes that decode image files.
+        device: cpu, cuda or mps.
+        other_kernels: resume runs that began with other kernels, see `ntksap.runs.Place`.
+        engine: processes of this machine, or tasks of a Ray cluster.
+        jobs: runs at the same time of the engine "local"; by default one per core.
+        address, cpus, gpus: of the engine "ray", see `ntksap.runs.Engine`.
+        store: a URL under which finished runs are shared.
+        on_event: told of all that happens to the runs.
+    """
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, recipe_settings)
+    if isinstance(recipe, Recipe) and recipe_settings:
+        chosen = fill(Recipe, {**asdict(recipe), **recipe_settings}, "a recipe")
+    plan = grid(
+        model,
+        data,
+        methods,
+        sparsities,
+        seeds,
+        recipe=chosen,
+        sanity=sanity,
+        options=options,
+        allocation=allocation or "",
+        places=places,
+        pattern=pattern or "",
+        rescale=rescale,
+    )
+    usable_device(device)
+    where_data = Path(data_dir) if data_dir is not None else None
+    place = Place(where_data, download, workers, device, other_kernels=other_kernels)
+    folder, where = Path(out), Engine(engine, jobs, address, cpus, gpus, store)
+    events = where.sweep(plan, folder / "runs", place)
+    make_folder(folder)
+    outcome = collect(plan, events, on_event)
+    names = dict.fromkeys(one.name for one in plan)
+    results = [outcome.results[name] for name in names if name in outcome.results]
+    found = MethodComparison(cells(results), results, outcome.failed)
+    _write(found, folder, f"{model} on {data}, {chosen.epochs} epochs")
+    return found
+
+
+def _write(found: MethodComparison, out: Path, title: str) -> None:
+    plain = found.to_json()
+    write_atomically(out / "table.csv", to_csv(found.table))
+    write_json(out / "results.json", {"results": plain["results"], "failed": plain["failed"]})
+    if any(out.glob("runs/*/settings.toml")):  # not when all failed on machines that do not see this folder
+        build_report(out)
+    if found.table:
+        save_figure(accuracy_figure(found.table, title), out, "accuracy")

@@ -1,0 +1,88 @@
+"""A model by what a user calls it: a name from the table, ``package.module:factory``, or the module itself."""
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ntksap._base import InputError, NtksapError, global_seed
+from ntksap.models.table import build, model_named
+
+
+def model_for(
+    model: str | nn.Module,
+    *,
+    num_classes: int | None = None,
+    input_shape: Sequence[int] | None = None,
+    seed: int = 0,
+) -> tuple[nn.Module, tuple[int, ...]]:
+    """Return a module with its initial weights, and the shape of one input.
+
+    Args:
+        model: a name from the table, "package.module:factory" (called without arguments), or a module as it is.
+        num_classes: of models from the table.
+        input_shape: needed for a model of your own; by default the usual one of the table's models.
+        seed: decides initial weights; not those of a module that is there.
+    """
+    if isinstance(model, str) and ":" not in model:
+        shape = _check_sizes(model, num_classes, input_shape)
+        with _buildable(model, shape):
+            return build(model, num_classes=num_classes, input_shape=shape, seed=seed), shape
+    if not input_shape:
+        raise InputError("your own model needs --input-shape, such as --input-shape 3 32 32")
+    if isinstance(model, nn.Module):
+        return model, tuple(input_shape)
+    with global_seed(seed, "model"):
+        module = _factory(model)()
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{model} returned {type(module).__name__}, not an nn.Module")
+    return module, tuple(input_shape)
+
+
+def outline(name: str, *, num_classes: int | None = None, input_shape: Sequence[int] | None = None) -> nn.Module:
+    """Return a model of the table on the meta device: shapes without values, however large."""
+    shape, found = _check_sizes(name, num_classes, input_shape), model_named(name)
+    with torch.device("meta"), _buildable(name, shape):
+        return found.factory(shape[0], num_classes or found.num_classes, shape[1])
+
+
+def _check_sizes(name: str, num_classes: int | None, input_shape: Sequence[int] | None) -> tuple[int, int, int]:
+    """Return the shape of one input of a model of the table; `InputError` for sizes that no model can have."""
+    shape = tuple(input_shape or model_named(name).input_shape)
+    if len(shape) != 3 or min(shape) < 1:
+        raise InputError(f"--input-shape of the table's models is C H W, not {' '.join(map(str, shape))}")
+    if num_classes is not None and num_classes < 1:
+        raise InputError(f"--classes must be at least 1, not {num_classes}")
+    channels, height, width = shape
+    return channels, height, width
+
+
+@contextmanager
+def _buildable(name: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """Turn what torch says of sizes that a model cannot have into an error that says so."""
+    try:
+        yield
+    except (RuntimeError, ValueError, ZeroDivisionError) as error:
+        if isinstance(error, NtksapError):
+            raise
+        raise InputError(
+            f"{name} cannot be built for inputs of {'×'.join(map(str, shape))}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _factory(spec: str) -> Callable[[], Any]:
+    name, _, attribute = spec.partition(":")
+    try:
+        found = getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"--model {spec}: {error}. Write package.module:factory, importable from here (PYTHONPATH helps), where "
+            "factory is a function without arguments, or a class, that makes the module"
+        ) from error
+    if not callable(found):
+        raise InputError(f"--model {spec}: {attribute} is {type(found).__name__}, not a function or class")
+    made: Callable[[], Any] = found
+    return made

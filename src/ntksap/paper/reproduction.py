@@ -1,0 +1,61 @@
+"""`reproduce`: a table or figure of the paper, carried out again in one call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ntksap._base import InputError, cores, usable_device
+from ntksap.paper.bench import Bench
+from ntksap.paper.comparison import Comparison
+from ntksap.paper.kinds import carry_out
+from ntksap.paper.plan import Scale, read_plan
+from ntksap.runs import OnEvent, OnProgress, Outcome, Place, Settings, Task, collect, sweep
+
+
+def reproduce(
+    name: str | Path,
+    *,
+    scale: Scale = "quick",
+    panels: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    out: str | Path = "reproduce",
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    workers: int = 0,
+    jobs: int | None = None,
+    device: str = "cpu",
+    other_kernels: bool = False,
+    on_event: OnEvent = lambda event: None,
+    on_progress: OnProgress = lambda progress: None,
+) -> Comparison:
+    """Carry out a table or figure of the paper again; return our numbers beside the paper's.
+
+    What ``ntksap reproduce`` does. Whatever stops this call, the same call resumes the work. What needs a data set or a
+    method that is not here is listed in ``.missing``; the rest is carried out.
+
+    Args:
+        name: of a table or figure, see `ntksap.paper.plan_names`, or a plan of your own as a TOML file.
+        scale: "quick" is a small budget for 2 CPU cores, "paper" the paper's full protocol.
+        panels: only these; all by default.
+        seeds: other seeds than the plan's.
+        out: the folder for everything; NAME-SCALE in it holds comparison.json, comparison.md, figures and report.html.
+        data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
+        download: fetch a data set that is not there.
+        workers: processes that decode image files.
+        jobs: runs at the same time, which share the cores; by default one per core.
+        device: cpu, cuda or mps.
+        other_kernels: resume runs that began with other kernels, see `ntksap.runs.Place`.
+        on_event: told of all that happens to runs.
+        on_progress: told how far other work is.
+    """
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs must be at least 1, not {jobs}")
+    usable_device(device)
+    plan = read_plan(name, scale).narrow(panels, seeds)
+
+    def execute(settings: Sequence[Settings], root: Path, place: Place, task: Task) -> Outcome:
+        return collect(settings, sweep(settings, root, place, jobs or cores(), task=task), on_event)
+
+    place = Place(
+        Path(data_dir) if data_dir is not None else None, download, workers, device, other_kernels=other_kernels
+    )
+    return carry_out(plan, Bench(Path(out), place, execute, on_progress))

@@ -1,0 +1,104 @@
+"""From a grid of methods, sparsities and seeds to settings, and from a sweep to what became of its runs."""
+
+import itertools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from ntksap._base import InputError
+from ntksap.methods import method_named
+from ntksap.runs.settings import DENSE, Pruning, Settings, pruning_for, settings_for
+from ntksap.runs.work import Event
+from ntksap.training import Recipe
+
+OnEvent: TypeAlias = Callable[[Event], object]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of runs, by their names: results, and why others failed."""
+
+    results: dict[str, dict[str, Any]]
+    failed: dict[str, str]
+
+
+def grid(
+    model: str,
+    data: str,
+    methods: Sequence[str],
+    sparsities: Sequence[float],
+    seeds: Sequence[int],
+    *,
+    recipe: Recipe,
+    sanity: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    **pruning: Any,
+) -> list[Settings]:
+    """Return the settings of every run: the dense reference, then methods × checks × sparsities × seeds.
+
+    Args:
+        model, data: names from their tables.
+        methods: names from the table of methods.
+        sparsities, seeds: each method prunes to each sparsity with each seed.
+        recipe: how to train.
+        sanity: checks to add for each method ("shuffle", "reinit", "invert").
+        options: of single methods, for those that have them.
+        pruning: what else `pruning_for` takes (allocation, places, pattern, rescale), the same for every method.
+    """
+    common: dict[str, Any] = {"model": model, "data": data, "recipe": recipe}
+    own = options_by_method(methods, options)
+    dense = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in seeds]
+    return dense + [
+        settings_for(
+            method=method, sparsity=sparsity, seed=seed, sanity=check, options=own[method], **common, **pruning
+        )
+        for method, check, sparsity, seed in itertools.product(methods, ["none", *sanity], sparsities, seeds)
+    ]
+
+
+def prunings(
+    methods: Sequence[str],
+    sparsities: Sequence[float],
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    data: str | None = None,
+) -> list[Pruning]:
+    """Return the settings of masks: methods × sparsities. InputError if a method needs ``data`` and has none."""
+    own = options_by_method(methods, options)
+    for method in methods:
+        if data is None and not method_named(method).data_free:
+            raise InputError(f"method {method!r} needs data: add --data, or leave it out of --methods")
+    return [
+        pruning_for(method=method, sparsity=sparsity, seed=seed, options=own[method])
+        for method, sparsity in itertools.product(methods, sparsities)
+    ]
+
+
+def options_by_method(methods: Sequence[str], options: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return for each method those of the options that it has; one that none of them has is an error."""
+    given = options or {}
+    known = {method: method_named(method).options for method in methods}
+    for name in given:
+        if not any(name in own for own in known.values()):
+            raise InputError(f"none of {', '.join(methods)} has an option {name!r}: leave it out")
+    return {method: {name: value for name, value in given.items() if name in own} for method, own in known.items()}
+
+
+def collect(settings: Sequence[Settings], events: Generator[Event, None, None], on_event: OnEvent) -> Outcome:
+    """Go through a sweep of these runs, tell ``on_event`` all that happens, and return what became of them.
+
+    What ends the work, such as Ctrl-C, also stops the sweep; its runs are safe in their folders.
+    """
+    outcome = Outcome({}, {})
+    total = len({one.name for one in settings})
+    try:
+        for event in events:
+            if event.result is not None:
+                outcome.results[event.settings.name] = event.result
+            elif event.kind == "failed":
+                outcome.failed[event.settings.name] = event.error or ""
+            on_event(replace(event, runs=total))
+    finally:
+        events.close()
+    return outcome

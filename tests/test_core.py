@@ -1,0 +1,77 @@
+"""The core works where only torch, numpy and safetensors are installed, and where the system is no Unix."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ntksap._lab import LAB
+
+# What Windows does not have, and what only the lab brings. torch and the standard library may look for them as well:
+# they cope, as they do on Windows.
+REFUSE = f"""
+import importlib.abc, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    absent = {sorted(LAB | {"fcntl", "resource", "pwd", "grp", "termios", "tomllib"})}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.absent:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+for name in Refuse.absent:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Refuse())
+"""
+
+EVERYTHING = """
+import torch, ntksap
+model = ntksap.models.build("lenet-300-100")
+shape = (1, 28, 28)
+masks = ntksap.prune(model, sparsity=0.9, method="synflow", rounds=2, input_shape=shape)
+masks.save("masks.safetensors")
+assert ntksap.Masks.load("masks.safetensors") == masks
+assert ntksap.cost(model, masks, input_shape=shape).sparse < ntksap.cost(model, input_shape=shape).dense
+assert ntksap.diagnose(model, masks, input_shape=shape).sentences()
+assert ntksap.ntk(model, torch.randn(2, *shape), masks).trace > 0
+batches = [(torch.randn(20, *shape), torch.arange(20) % 10)]
+options = {"ntt": {"epoch_steps": 1, "kernel": "projected", "projections": 2}, "ntk-sap": {"batch": 4}}
+for name, method in ntksap.methods.METHODS.items():
+    rounds = None if method.rounds == 1 else 2
+    ntksap.prune(model, 0.5, name, rounds=rounds, input_shape=shape, data=batches, **options.get(name, {}))
+masks.attach(model)
+with ntksap.sparse_kernels(model, masks):
+    model(torch.randn(2, *shape))
+from ntksap._base import peak_memory_mib
+assert peak_memory_mib() >= 0
+print("all of it")
+"""
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", REFUSE + code], capture_output=True, text=True, cwd=folder)
+
+
+def test_the_core_needs_three_packages_and_no_unix(tmp_path):
+    done = run(EVERYTHING, tmp_path)
+    assert done.stdout.strip() == "all of it", done.stderr
+
+
+@pytest.mark.parametrize("name", ["compare", "spectrum", "reproduce", "budget_rows", "data"])
+def test_a_name_of_the_lab_says_in_one_sentence_what_to_install(name, tmp_path):
+    done = run(f"import ntksap; ntksap.{name}", tmp_path)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: ntksap.{name} needs ")
+    assert last.endswith("pip install 'ntksap[lab]'")
+
+
+def test_the_command_says_in_one_sentence_what_to_install(tmp_path):
+    command = "from ntksap.cli import main; sys.exit(main(['{}']))"
+    done = run(command.format("prune"), tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == "error: the ntksap command needs tyro: pip install 'ntksap[lab]'\n"
+    done = run(command.format("--help"), tmp_path)
+    assert done.returncode == 0
+    assert "prune" in done.stdout
