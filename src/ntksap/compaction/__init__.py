@@ -1,0 +1,22 @@
+"""Smaller modules: the graph, its channels and how they are coupled, and cutting them out."""
+
+from ntksap.compaction.compact import compact
+from ntksap.compaction.groups import ChannelGroup, ChannelGroups, Member, channel_groups
+from ntksap.compaction.plan import plan_compaction
+from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_recipe
+from ntksap.compaction.rules import Place, rule
+
+__all__ = [
+    "ChannelGroup",
+    "ChannelGroups",
+    "Member",
+    "Place",
+    "Recipe",
+    "channel_groups",
+    "compact",
+    "load_compact",
+    "load_recipe",
+    "plan_compaction",
+    "rule",
+    "save_recipe",
+]

@@ -1,0 +1,293 @@
+"""Forwards through the graph: what every tensor holds whatever the inputs are.
+
+A channel whose weights are all pruned has a known value, its bias; so has everything that is computed from known values
+alone, and a product with a known zero. A `Known` is on the safe side: what is not marked unknown is exact.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ntksap.compaction.graph import Graph, operator_name, shape_of
+from ntksap.compaction.rules.elementwise import BINARY, UNARY
+from ntksap.compaction.rules.reductions import POOLING
+from ntksap.compaction.rules.shape import MOVES, VIEWS
+
+MOVING = MOVES | VIEWS | {"chunk", "split", "split_with_sizes", "tensor_split", "unbind", "slice", "narrow", "select",
+                          "roll", "index", "index_select"}  # fmt: skip
+"""Operators that only move entries."""
+
+ELEMENTWISE = set(UNARY) | set(BINARY)
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
+TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """Values of a tensor, and where they are not known."""
+
+    value: Tensor
+    unknown: Tensor
+
+    @property
+    def zero(self) -> Tensor:
+        """Where it is known to be 0."""
+        return ~self.unknown & (self.value == 0)
+
+
+Values: TypeAlias = dict[fx.Node, Any]
+"""{node: `Known`, a list of them for several results, None for no tensor}."""
+
+
+def evaluate(graph: Graph, tensors: Mapping[str, Tensor]) -> Values:
+    """Return what is known of every node, given the module's parameters and buffers by name."""
+    values: Values = {}
+    with torch.no_grad():
+        for node in graph.nodes:
+            if node in graph.stored:
+                values[node] = certain(tensors[graph.stored[node]].detach())
+            elif node in graph.constants:
+                values[node] = certain(graph.constants[node].detach())
+            elif node.op == "call_function" and node.target is getitem:
+                source = values[node.args[0]]  # type: ignore[index]
+                values[node] = None if source is None else source[node.args[1]]
+            elif node.op == "call_function":
+                values[node] = _result(node, values)
+            else:
+                values[node] = nothing_known(node)
+    return values
+
+
+def certain(value: Tensor) -> Known:
+    """Return a tensor of which everything is known."""
+    return Known(value, torch.zeros((), dtype=torch.bool, device=value.device).expand(value.shape))
+
+
+def nothing_known(node: fx.Node) -> Any:
+    """Return the result of a node of which nothing is known."""
+
+    def hidden(like: Any) -> Known | None:
+        if not isinstance(like, Tensor):
+            return None
+        device = like.device
+        zero = torch.zeros((), dtype=like.dtype, device=device).expand(tuple(like.shape))
+        return Known(zero, torch.ones((), dtype=torch.bool, device=device).expand(tuple(like.shape)))
+
+    value = node.meta.get("val")
+    return [hidden(one) for one in value] if isinstance(value, tuple | list) else hidden(value)
+
+
+def run(node: fx.Node, values: Values, pick: Callable[[Known], Tensor]) -> Any:
+    """Run the operator of ``node`` on one side of its arguments' values."""
+
+    def one(source: fx.Node) -> Any:
+        known = values[source]
+        return [pick(k) for k in known] if isinstance(known, list) else pick(known)
+
+    args = tree_map_only(fx.Node, one, node.args)
+    kwargs = tree_map_only(fx.Node, one, dict(node.kwargs))
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
+    """Return an argument of an operator by place or name."""
+    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
+
+
+def _result(node: fx.Node, values: Values) -> Any:
+    sources = [values[source] for source in node.all_input_nodes]
+    if any(source is None for source in sources) or not isinstance(node.target, torch._ops.OpOverload):
+        return nothing_known(node)
+    knowns = [k for source in sources for k in (source if isinstance(source, list) else [source])]
+    if not any(k.unknown.any() for k in knowns):
+        result = run(node, values, lambda k: k.value)
+        return [certain(r) for r in result] if isinstance(result, tuple | list) else certain(result)
+    name = operator_name(node)
+    rule = _RULES.get(name, _moving if name in MOVING else None)
+    if name in ELEMENTWISE:
+        rule = rule or _elementwise
+    result = rule(node, values) if rule else None
+    return nothing_known(node) if result is None else result
+
+
+def _moving(node: fx.Node, values: Values) -> Any:
+    if any(not values[n].value.is_floating_point() and values[n].unknown.any()
+           for n in node.all_input_nodes if isinstance(values[n], Known) and n is not node.args[0]):  # fmt: skip
+        return None  # chosen by an index that is not known
+    moved = run(node, values, lambda k: k.value)
+    hidden = run(node, values, lambda k: k.unknown.float() if k.value.is_floating_point() else k.value) \
+        if operator_name(node) in ("index", "index_select") else run(node, values, lambda k: k.unknown.float())  # fmt: skip
+    if isinstance(moved, tuple | list):
+        return [Known(m, h != 0) for m, h in zip(moved, hidden, strict=True)]
+    return Known(moved, hidden != 0)
+
+
+def _elementwise(node: fx.Node, values: Values) -> Known:
+    value = run(node, values, lambda k: k.value)
+    hidden = torch.zeros((), dtype=torch.bool, device=value.device)
+    for source in node.all_input_nodes:
+        hidden = hidden | values[source].unknown
+    return Known(value, hidden.expand(value.shape))
+
+
+def _product(node: fx.Node, values: Values) -> Known:
+    result = _elementwise(node, values)
+    zero = torch.zeros((), dtype=torch.bool, device=result.value.device)
+    for source in node.all_input_nodes:
+        zero = zero | values[source].zero
+    return Known(result.value.masked_fill(zero, 0), result.unknown & ~zero)
+
+
+def by_channel(known: Known, dim: int) -> tuple[Tensor, Tensor]:
+    """Return value and unknown for each index of a dimension: known only where all its entries are the same."""
+    rows = known.value.movedim(dim, -1).reshape(-1, known.value.shape[dim])
+    hidden = known.unknown.movedim(dim, -1).reshape(rows.shape)
+    if not len(rows):
+        return torch.zeros_like(known.value.new_zeros(known.value.shape[dim])), hidden.new_ones(known.value.shape[dim])
+    unknown = hidden.any(0) | (rows != rows[0]).any(0)
+    return rows[0].masked_fill(unknown, 0), unknown
+
+
+def matrix_of(node: fx.Node, values: Values) -> tuple[fx.Node, Tensor, fx.Node | None] | None:
+    """Return input, weight (O, I) and bias of a linear layer, None if its weight is not known."""
+    name = operator_name(node)
+    if name == "linear":
+        x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+        turned = False
+    elif name == "addmm" and not node.kwargs and len(node.args[0].meta["val"].shape) == 1:  # type: ignore[union-attr]
+        bias, x, weight = node.args
+        turned = True
+    else:
+        return None
+    known = values[weight]  # type: ignore[index]
+    if known.unknown.any():
+        return None
+    return x, (known.value.T if turned else known.value), bias  # type: ignore[return-value]
+
+
+def _linear(node: fx.Node, values: Values) -> Known | None:
+    parts = matrix_of(node, values)
+    if parts is None:
+        return _matmul(node, values) if operator_name(node) in ("matmul", "bmm", "mm") else None
+    x, weight, bias = parts
+    value, unknown = by_channel(values[x], -1)
+    out = weight @ value
+    hidden = (weight[:, unknown] != 0).any(1)
+    if bias is not None:
+        out, hidden = out + values[bias].value, hidden | values[bias].unknown
+    shape = shape_of(node)
+    return Known(out.masked_fill(hidden, 0).expand(shape), hidden.expand(shape))
+
+
+def _matmul(node: fx.Node, values: Values) -> Known:
+    a, b = values[node.args[0]], values[node.args[1]]  # type: ignore[index]
+    hidden = _meets(a.unknown, ~b.zero) | _meets(~a.zero, b.unknown)
+    value = torch.matmul(a.value.masked_fill(a.unknown, 0), b.value.masked_fill(b.unknown, 0))
+    return Known(value.masked_fill(hidden, 0), hidden)
+
+
+def _meets(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a.float(), b.float()) != 0
+
+
+def kernel_of(node: fx.Node, values: Values) -> Tensor:
+    """Return the weight of a convolution as (outputs, inputs ÷ groups, taps), of a transposed one too."""
+    weight: Tensor = values[node.args[1]].value.flatten(2)  # type: ignore[index]
+    if operator_name(node) in TRANSPOSED:
+        groups = argument(node, 6, "groups", 1)
+        grouped = weight.unflatten(0, (groups, -1)).transpose(1, 2)  # (groups, O ÷ groups, C ÷ groups, taps)
+        return grouped.flatten(0, 1)
+    return weight
+
+
+def groups_of_node(node: fx.Node) -> int:
+    """Return into how many groups a convolution is divided."""
+    return int(argument(node, 6, "groups", 1))
+
+
+def unpadded(node: fx.Node) -> bool:
+    """Return whether a convolution sees no zeros around its image, so that a constant stays one."""
+    padding = argument(node, 4, "padding", 0)
+    plain = operator_name(node) in CONVOLUTIONS
+    return plain and not isinstance(padding, str) and not any(torch.atleast_1d(torch.tensor(padding)).tolist())
+
+
+def _convolution(node: fx.Node, values: Values) -> Known | None:
+    x, bias = values[node.args[0]], argument(node, 2, "bias")  # type: ignore[index]
+    if values[node.args[1]].unknown.any():  # type: ignore[index]
+        return None
+    kernel = kernel_of(node, values)
+    groups = groups_of_node(node)
+    channel = x.value.dim() - node.args[1].meta["val"].dim() + 1  # type: ignore[union-attr]
+    value, unknown = by_channel(x, channel)
+    if not unpadded(node):
+        unknown = unknown | (value != 0)
+    alive = (kernel != 0).any(-1).unflatten(0, (groups, -1))  # (groups, O ÷ groups, C ÷ groups)
+    hidden = (alive & unknown.unflatten(0, (groups, 1, -1))).any(-1).flatten()
+    summed = kernel.sum(-1).unflatten(0, (groups, -1))
+    out = (summed * value.masked_fill(unknown, 0).unflatten(0, (groups, 1, -1))).sum(-1).flatten()
+    if bias is not None:
+        out = out + values[bias].value
+    shape = shape_of(node)
+    column = [1] * len(shape)
+    column[channel] = -1
+    return Known(out.masked_fill(hidden, 0).view(column).expand(shape), hidden.view(column).expand(shape))
+
+
+def _batch_norm(node: fx.Node, values: Values) -> Known:
+    value = run(node, values, lambda k: k.value)
+    hidden = values[node.args[0]].unknown  # type: ignore[index]
+    weight = argument(node, 1, "weight")
+    if weight is not None:
+        column = [1, -1, *[1] * (value.dim() - 2)]
+        hidden = hidden & (values[weight].value != 0).view(column)
+    return Known(value, hidden.expand(value.shape))
+
+
+def _spatial(node: fx.Node, values: Values) -> Any:
+    """A channel of which anything is unknown is unknown."""
+    result = run(node, values, lambda k: k.value)
+    count = POOLING[operator_name(node)]
+    hidden = values[node.args[0]].unknown.flatten(-count).any(-1)  # type: ignore[index]
+
+    def one(value: Tensor) -> Known:
+        return Known(value, hidden.view(*hidden.shape, *[1] * count).expand(value.shape))
+
+    return [one(r) for r in result] if isinstance(result, tuple | list) else one(result)
+
+
+def _attention(node: fx.Node, values: Values) -> Known:
+    v = values[node.args[2]]  # type: ignore[index]
+    zero = v.zero.all(-2, keepdim=True)
+    shape = shape_of(node)
+    if zero.dim() > 2 and zero.shape[-3] != shape[-3]:
+        zero = zero.repeat_interleave(shape[-3] // zero.shape[-3], -3)
+    return Known(torch.zeros((), dtype=v.value.dtype, device=v.value.device).expand(shape), ~zero.expand(shape))
+
+
+def _embedding(node: fx.Node, values: Values) -> Known:
+    value, unknown = by_channel(values[node.args[0]], 1)  # type: ignore[index]
+    shape = shape_of(node)
+    return Known(value.expand(shape), unknown.expand(shape))
+
+
+def _sum(node: fx.Node, values: Values) -> Known:
+    value = run(node, values, lambda k: k.value)
+    return Known(value, run(node, values, lambda k: k.unknown.float()) != 0)
+
+
+_RULES: dict[str, Callable[[fx.Node, Values], Any]] = {
+    "mul": _product, "multiply": _product, "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul,
+    "mm": _matmul, "batch_norm": _batch_norm, "scaled_dot_product_attention": _attention, "embedding": _embedding,
+    "sum": _sum, "mean": _sum,
+} | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip
+
+
+def tensors_of(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes among the arguments, each once."""
+    return list(dict.fromkeys(leaf for leaf in tree_leaves((node.args, dict(node.kwargs))) if isinstance(leaf, fx.Node)))
