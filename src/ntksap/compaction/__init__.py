@@ -1,5 +1,6 @@
 """Smaller modules: the graph, its channels and how they are coupled, and cutting them out."""
 
+from ntksap.compaction.channels import channel_masks
 from ntksap.compaction.compact import compact
 from ntksap.compaction.groups import ChannelGroup, ChannelGroups, Member, channel_groups
 from ntksap.compaction.plan import plan_compaction
@@ -13,6 +14,7 @@ __all__ = [
     "Place",
     "Recipe",
     "channel_groups",
+    "channel_masks",
     "compact",
     "load_compact",
     "load_recipe",

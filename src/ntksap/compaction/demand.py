@@ -21,6 +21,7 @@ from ntksap.compaction.known import (
     by_channel,
     groups_of_node,
     kernel_of,
+    leading_rows,
     matrix_of,
     unpadded,
 )
@@ -153,8 +154,9 @@ def _linear(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None
         return _matmul(work, node, wanted) if operator_name(node) in ("matmul", "bmm", "mm") else _everything(work, node, wanted)
     x, weight, bias = parts
     assert wanted[0] is not None
-    rows = wanted[0].expand(tuple(node.meta["val"].shape)).reshape(-1, weight.shape[0]).any(0)
-    reaches = (weight[rows] != 0).any(0)
+    (rows,) = leading_rows(wanted[0].expand(tuple(node.meta["val"].shape)))
+    reaches = torch.matmul(rows.float(), (weight != 0).float()) != 0
+    reaches = reaches[0] if len(reaches) == 1 else reaches.reshape(tuple(x.meta["val"].shape))
     constant, unknown = by_channel(work.values[x], -1)
     if _foldable(bias, work.values):
         assert bias is not None
@@ -202,6 +204,24 @@ def _matmul(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None
     work.add(first, (to_a.sum_to_size(a.value.shape) != 0) & ~a.zero)
     work.add(second, (to_b.sum_to_size(b.value.shape) != 0) & ~b.zero)
     return None
+
+
+def _glu(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    x, dim = work.values[node.args[0]], argument(node, 1, "dim", -1)  # type: ignore[index]
+    assert wanted[0] is not None
+    reaches = wanted[0].expand(tuple(node.meta["val"].shape))
+    work.add(node.args[0], torch.cat([reaches, reaches & ~x.zero.chunk(2, dim)[0]], dim))
+
+
+def _of_first(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    assert wanted[0] is not None
+    work.add(node.args[0], wanted[0])
+
+
+def _group_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    if node.args[1] == node.meta["val"].shape[1]:
+        return _spatial(work, node, wanted)
+    return _everything(work, node, wanted)
 
 
 def _batch_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
@@ -273,5 +293,6 @@ def _along(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
 _RULES: dict[str, Callable[[_Backward, fx.Node, list[Tensor | None]], None]] = {
     "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "batch_norm": _batch_norm,
     "instance_norm": _spatial, "scaled_dot_product_attention": _attention, "embedding": _embedding, "sum": _reduction,
-    "mean": _reduction, "softmax": _along, "log_softmax": _along, "cumsum": _along,
+    "mean": _reduction, "softmax": _along, "log_softmax": _along, "cumsum": _along, "glu": _glu, "prelu": _of_first,
+    "group_norm": _group_norm,
 } | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip

@@ -142,6 +142,9 @@ def _name_in_place_results(graph: fx.Graph) -> None:
         first = node.args[0]
         if isinstance(first, fx.Node) and target._schema.arguments[0].alias_info is not None:
             first.replace_all_uses_with(node, lambda user, place=order[node]: order[user] > place)
+            pure = getattr(torch.ops.aten, operator_name(node), None)
+            if pure is not None and target._overloadname in pure.overloads():
+                node.target = getattr(pure, target._overloadname)
 
 
 def shape_of(node: fx.Node) -> Any:

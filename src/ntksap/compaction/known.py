@@ -119,9 +119,13 @@ def _moving(node: fx.Node, values: Values) -> Any:
     if any(not values[n].value.is_floating_point() and values[n].unknown.any()
            for n in node.all_input_nodes if isinstance(values[n], Known) and n is not node.args[0]):  # fmt: skip
         return None  # chosen by an index that is not known
-    moved = run(node, values, lambda k: k.value)
-    hidden = run(node, values, lambda k: k.unknown.float() if k.value.is_floating_point() else k.value) \
-        if operator_name(node) in ("index", "index_select") else run(node, values, lambda k: k.unknown.float())  # fmt: skip
+    moved = run(node, values, lambda k: k.value.contiguous())  # a view may not be one of an expanded tensor
+    indices = operator_name(node) in ("index", "index_select")
+    hidden = run(
+        node,
+        values,
+        lambda k: k.value if indices and not k.value.is_floating_point() else k.unknown.float().contiguous(),
+    )
     if isinstance(moved, tuple | list):
         return [Known(m, h != 0) for m, h in zip(moved, hidden, strict=True)]
     return Known(moved, hidden != 0)
@@ -175,13 +179,23 @@ def _linear(node: fx.Node, values: Values) -> Known | None:
     if parts is None:
         return _matmul(node, values) if operator_name(node) in ("matmul", "bmm", "mm") else None
     x, weight, bias = parts
-    value, unknown = by_channel(values[x], -1)
-    out = weight @ value
-    hidden = (weight[:, unknown] != 0).any(1)
+    rows, hides = leading_rows(values[x].value, values[x].unknown)
+    out = rows.masked_fill(hides, 0) @ weight.T
+    hidden = _meets(hides, (weight != 0).T)
     if bias is not None:
         out, hidden = out + values[bias].value, hidden | values[bias].unknown
     shape = shape_of(node)
-    return Known(out.masked_fill(hidden, 0).expand(shape), hidden.expand(shape))
+    out = out.masked_fill(hidden, 0)
+    if len(out) == 1:
+        return Known(out[0].expand(shape), hidden[0].expand(shape))
+    return Known(out.reshape(shape), hidden.reshape(shape))
+
+
+def leading_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors (…, I) of one shape as (rows, I); one row if all rows are the same."""
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    same = all(len(rows) > 0 and bool((rows == rows[0]).all()) for rows in flat)
+    return tuple(rows[:1] if same else rows for rows in flat)
 
 
 def _matmul(node: fx.Node, values: Values) -> Known:
@@ -239,6 +253,26 @@ def _convolution(node: fx.Node, values: Values) -> Known | None:
     return Known(out.masked_fill(hidden, 0).view(column).expand(shape), hidden.view(column).expand(shape))
 
 
+def _glu(node: fx.Node, values: Values) -> Known:
+    x, dim = values[node.args[0]], argument(node, 1, "dim", -1)  # type: ignore[index]
+    value, gate = x.unknown.chunk(2, dim)
+    zero = x.zero.chunk(2, dim)[0]
+    return Known(run(node, values, lambda k: k.value), (value | gate) & ~zero)
+
+
+def _of_first(node: fx.Node, values: Values) -> Known:
+    return Known(run(node, values, lambda k: k.value), values[node.args[0]].unknown)  # type: ignore[index]
+
+
+def _norm_of_channels(node: fx.Node, values: Values) -> Known | None:
+    """Each channel is normalised by itself: one that is known gives what it gives alone."""
+    x = values[node.args[0]]  # type: ignore[index]
+    if operator_name(node) == "group_norm" and node.args[1] != x.value.shape[1]:
+        return None
+    hidden = x.unknown.flatten(2).any(-1)
+    return Known(run(node, values, lambda k: k.value), hidden.view(*hidden.shape, *[1] * (x.value.dim() - 2)).expand(x.value.shape))
+
+
 def _batch_norm(node: fx.Node, values: Values) -> Known:
     value = run(node, values, lambda k: k.value)
     hidden = values[node.args[0]].unknown  # type: ignore[index]
@@ -284,7 +318,8 @@ def _sum(node: fx.Node, values: Values) -> Known:
 _RULES: dict[str, Callable[[fx.Node, Values], Any]] = {
     "mul": _product, "multiply": _product, "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul,
     "mm": _matmul, "batch_norm": _batch_norm, "scaled_dot_product_attention": _attention, "embedding": _embedding,
-    "sum": _sum, "mean": _sum,
+    "sum": _sum, "mean": _sum, "glu": _glu, "prelu": _of_first, "instance_norm": _norm_of_channels,
+    "group_norm": _norm_of_channels,
 } | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip
 
 
