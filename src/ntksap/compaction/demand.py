@@ -151,16 +151,16 @@ def _moving(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None
 def _linear(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     parts = matrix_of(node, work.values)
     if parts is None:
-        return _matmul(work, node, wanted) if operator_name(node) in ("matmul", "bmm", "mm") else _everything(work, node, wanted)
+        return _everything(work, node, wanted)
     x, weight, bias = parts
     assert wanted[0] is not None
     (rows,) = leading_rows(wanted[0].expand(tuple(node.meta["val"].shape)))
-    reaches = torch.matmul(rows.float(), (weight != 0).float()) != 0
+    reaches = torch.matmul(rows.float(), (~weight.zero).float()) != 0
     reaches = reaches[0] if len(reaches) == 1 else reaches.reshape(tuple(x.meta["val"].shape))
     constant, unknown = by_channel(work.values[x], -1)
     if _foldable(bias, work.values):
         assert bias is not None
-        work.folds.append(Fold(bias, x, -1, weight, constant))
+        work.folds.append(Fold(bias, x, -1, weight.value, constant))
         reaches = reaches & unknown
     work.add(x, reaches & ~work.values[x].zero)
     return None
@@ -174,17 +174,16 @@ def _convolution(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) ->
     x, bias = node.args[0], argument(node, 2, "bias")
     assert isinstance(x, fx.Node)
     assert wanted[0] is not None
-    if work.values[node.args[1]].unknown.any():  # type: ignore[index]
-        return _everything(work, node, wanted)
-    kernel, groups = kernel_of(node, work.values), groups_of_node(node)
-    channel = x.meta["val"].dim() - node.args[1].meta["val"].dim() + 1  # type: ignore[union-attr]
+    weight: Known = work.values[node.args[1]]  # type: ignore[index]
+    groups = groups_of_node(node)
+    channel = x.meta["val"].dim() - weight.value.dim() + 1
     shape = tuple(node.meta["val"].shape)
     rows = wanted[0].expand(shape).movedim(channel, -1).reshape(-1, shape[channel]).any(0)
-    alive = ((kernel != 0).any(-1) & rows[:, None]).unflatten(0, (groups, -1))
+    alive = (kernel_of(node, ~weight.zero).any(-1) & rows[:, None]).unflatten(0, (groups, -1))
     reaches = alive.any(1).flatten()
     if groups == 1 and unpadded(node) and _foldable(bias, work.values):
         constant, unknown = by_channel(work.values[x], channel)
-        work.folds.append(Fold(bias, x, channel, kernel.sum(-1), constant))
+        work.folds.append(Fold(bias, x, channel, kernel_of(node, weight.value).sum(-1), constant))
         reaches = reaches & unknown
     column = [1] * len(shape)
     column[channel] = -1
@@ -229,7 +228,7 @@ def _batch_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> 
     reaches = wanted[0].expand(tuple(node.meta["val"].shape))
     weight = argument(node, 1, "weight")
     if weight is not None:
-        reaches = reaches & (work.values[weight].value != 0).view(1, -1, *[1] * (reaches.dim() - 2))
+        reaches = reaches & ~work.values[weight].zero.view(1, -1, *[1] * (reaches.dim() - 2))
     work.add(node.args[0], reaches)
 
 

@@ -1,7 +1,9 @@
 """Forwards through the graph: what every tensor holds whatever the inputs are.
 
 A channel whose weights are all pruned has a known value, its bias; so has everything that is computed from known values
-alone, and a product with a known zero. A `Known` is on the safe side: what is not marked unknown is exact.
+alone, and a product with a zero that stays one. A `Known` is on the safe side: what is not marked unknown is exact.
+Weights that stay in the module and are trained count as unknown, whatever they are now: with them in the smaller module,
+outputs and gradients are the same, not outputs alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,28 +31,30 @@ TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 
 @dataclass(frozen=True)
 class Known:
-    """Values of a tensor, and where they are not known."""
+    """Values of a tensor, where they are not known, and where they are known but may be trained (nowhere by default)."""
 
     value: Tensor
     unknown: Tensor
+    trained: Tensor | None = None
 
     @property
     def zero(self) -> Tensor:
-        """Where it is known to be 0."""
-        return ~self.unknown & (self.value == 0)
+        """Where it is known to be 0, and to stay 0."""
+        zero = ~self.unknown & (self.value == 0)
+        return zero if self.trained is None else zero & ~self.trained
 
 
 Values: TypeAlias = dict[fx.Node, Any]
 """{node: `Known`, a list of them for several results, None for no tensor}."""
 
 
-def evaluate(graph: Graph, tensors: Mapping[str, Tensor]) -> Values:
-    """Return what is known of every node, given the module's parameters and buffers by name."""
+def evaluate(graph: Graph, stored: Mapping[str, Known]) -> Values:
+    """Return what is known of every node, given what is known of the module's parameters and buffers by name."""
     values: Values = {}
     with torch.no_grad():
         for node in graph.nodes:
             if node in graph.stored:
-                values[node] = certain(tensors[graph.stored[node]].detach())
+                values[node] = stored[graph.stored[node]]
             elif node in graph.constants:
                 values[node] = certain(graph.constants[node].detach())
             elif node.op == "call_function" and node.target is getitem:
@@ -104,7 +108,7 @@ def _result(node: fx.Node, values: Values) -> Any:
     if any(source is None for source in sources) or not isinstance(node.target, torch._ops.OpOverload):
         return nothing_known(node)
     knowns = [k for source in sources for k in (source if isinstance(source, list) else [source])]
-    if not any(k.unknown.any() for k in knowns):
+    if not any(k.unknown.any() for k in knowns) and not any(k.trained is not None for k in knowns):
         result = run(node, values, lambda k: k.value)
         return [certain(r) for r in result] if isinstance(result, tuple | list) else certain(result)
     name = operator_name(node)
@@ -157,31 +161,27 @@ def by_channel(known: Known, dim: int) -> tuple[Tensor, Tensor]:
     return rows[0].masked_fill(unknown, 0), unknown
 
 
-def matrix_of(node: fx.Node, values: Values) -> tuple[fx.Node, Tensor, fx.Node | None] | None:
-    """Return input, weight (O, I) and bias of a linear layer, None if its weight is not known."""
+def matrix_of(node: fx.Node, values: Values) -> tuple[fx.Node, Known, fx.Node | None] | None:
+    """Return input, weight (O, I) and bias of a linear layer, None if it is no plain one."""
     name = operator_name(node)
     if name == "linear":
-        x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
-        turned = False
-    elif name == "addmm" and not node.kwargs and len(node.args[0].meta["val"].shape) == 1:  # type: ignore[union-attr]
+        return node.args[0], values[node.args[1]], argument(node, 2, "bias")  # type: ignore[return-value, index]
+    if name == "addmm" and not node.kwargs and len(node.args[0].meta["val"].shape) == 1:  # type: ignore[union-attr]
         bias, x, weight = node.args
-        turned = True
-    else:
-        return None
-    known = values[weight]  # type: ignore[index]
-    if known.unknown.any():
-        return None
-    return x, (known.value.T if turned else known.value), bias  # type: ignore[return-value]
+        turned = values[weight]  # type: ignore[index]
+        trained = None if turned.trained is None else turned.trained.T
+        return x, Known(turned.value.T, turned.unknown.T, trained), bias  # type: ignore[return-value]
+    return None
 
 
 def _linear(node: fx.Node, values: Values) -> Known | None:
     parts = matrix_of(node, values)
     if parts is None:
-        return _matmul(node, values) if operator_name(node) in ("matmul", "bmm", "mm") else None
+        return None
     x, weight, bias = parts
-    rows, hides = leading_rows(values[x].value, values[x].unknown)
-    out = rows.masked_fill(hides, 0) @ weight.T
-    hidden = _meets(hides, (weight != 0).T)
+    rows, hides, zero = leading_rows(values[x].value, values[x].unknown, values[x].zero)
+    out = rows.masked_fill(hides, 0) @ weight.value.masked_fill(weight.unknown, 0).T
+    hidden = _meets(hides, ~weight.zero.T) | _meets(~zero, weight.unknown.T)
     if bias is not None:
         out, hidden = out + values[bias].value, hidden | values[bias].unknown
     shape = shape_of(node)
@@ -209,12 +209,11 @@ def _meets(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a.float(), b.float()) != 0
 
 
-def kernel_of(node: fx.Node, values: Values) -> Tensor:
-    """Return the weight of a convolution as (outputs, inputs ÷ groups, taps), of a transposed one too."""
-    weight: Tensor = values[node.args[1]].value.flatten(2)  # type: ignore[index]
+def kernel_of(node: fx.Node, values: Tensor) -> Tensor:
+    """Return what belongs to the weight of a convolution as (outputs, inputs ÷ groups, taps), of a transposed one too."""
+    weight = values.flatten(2)
     if operator_name(node) in TRANSPOSED:
-        groups = argument(node, 6, "groups", 1)
-        grouped = weight.unflatten(0, (groups, -1)).transpose(1, 2)  # (groups, O ÷ groups, C ÷ groups, taps)
+        grouped = weight.unflatten(0, (groups_of_node(node), -1)).transpose(1, 2)  # (groups, O ÷ groups, C ÷ groups, taps)
         return grouped.flatten(0, 1)
     return weight
 
@@ -232,21 +231,25 @@ def unpadded(node: fx.Node) -> bool:
 
 
 def _convolution(node: fx.Node, values: Values) -> Known | None:
-    x, bias = values[node.args[0]], argument(node, 2, "bias")  # type: ignore[index]
-    if values[node.args[1]].unknown.any():  # type: ignore[index]
-        return None
-    kernel = kernel_of(node, values)
+    x, weight = values[node.args[0]], values[node.args[1]]  # type: ignore[index]
+    bias = argument(node, 2, "bias")
     groups = groups_of_node(node)
-    channel = x.value.dim() - node.args[1].meta["val"].dim() + 1  # type: ignore[union-attr]
+    channel = x.value.dim() - weight.value.dim() + 1
     value, unknown = by_channel(x, channel)
     if not unpadded(node):
         unknown = unknown | (value != 0)
-    alive = (kernel != 0).any(-1).unflatten(0, (groups, -1))  # (groups, O ÷ groups, C ÷ groups)
-    hidden = (alive & unknown.unflatten(0, (groups, 1, -1))).any(-1).flatten()
-    summed = kernel.sum(-1).unflatten(0, (groups, -1))
-    out = (summed * value.masked_fill(unknown, 0).unflatten(0, (groups, 1, -1))).sum(-1).flatten()
+
+    def grouped(part: Tensor) -> Tensor:  # (groups, O ÷ groups, C ÷ groups)
+        return part.unflatten(0, (groups, -1))
+
+    inputs = (groups, 1, -1)
+    alive = grouped(kernel_of(node, ~weight.zero).any(-1)) & unknown.unflatten(0, inputs)
+    unsure = grouped(kernel_of(node, weight.unknown).any(-1)) & (unknown | (value != 0)).unflatten(0, inputs)
+    hidden = (alive | unsure).any(-1).flatten()
+    summed = grouped(kernel_of(node, weight.value).sum(-1))
+    out = (summed * value.masked_fill(unknown, 0).unflatten(0, inputs)).sum(-1).flatten()
     if bias is not None:
-        out = out + values[bias].value
+        out, hidden = out + values[bias].value, hidden | values[bias].unknown
     shape = shape_of(node)
     column = [1] * len(shape)
     column[channel] = -1
@@ -260,8 +263,11 @@ def _glu(node: fx.Node, values: Values) -> Known:
     return Known(run(node, values, lambda k: k.value), (value | gate) & ~zero)
 
 
-def _of_first(node: fx.Node, values: Values) -> Known:
-    return Known(run(node, values, lambda k: k.value), values[node.args[0]].unknown)  # type: ignore[index]
+def _prelu(node: fx.Node, values: Values) -> Known:
+    """A slope matters only where there is something to bend."""
+    x = values[node.args[0]]  # type: ignore[index]
+    hidden = x.unknown | (x.value != 0)
+    return Known(run(node, values, lambda k: k.value), hidden)
 
 
 def _norm_of_channels(node: fx.Node, values: Values) -> Known | None:
@@ -270,16 +276,24 @@ def _norm_of_channels(node: fx.Node, values: Values) -> Known | None:
     if operator_name(node) == "group_norm" and node.args[1] != x.value.shape[1]:
         return None
     hidden = x.unknown.flatten(2).any(-1)
-    return Known(run(node, values, lambda k: k.value), hidden.view(*hidden.shape, *[1] * (x.value.dim() - 2)).expand(x.value.shape))
+    for stored in node.args[1:4]:
+        if isinstance(stored, fx.Node):
+            hidden = hidden | values[stored].unknown
+    return Known(
+        run(node, values, lambda k: k.value),
+        hidden.view(*hidden.shape, *[1] * (x.value.dim() - 2)).expand(x.value.shape),
+    )
 
 
 def _batch_norm(node: fx.Node, values: Values) -> Known:
     value = run(node, values, lambda k: k.value)
     hidden = values[node.args[0]].unknown  # type: ignore[index]
-    weight = argument(node, 1, "weight")
+    column = [1, -1, *[1] * (value.dim() - 2)]
+    weight, bias = argument(node, 1, "weight"), argument(node, 2, "bias")
     if weight is not None:
-        column = [1, -1, *[1] * (value.dim() - 2)]
-        hidden = hidden & (values[weight].value != 0).view(column)
+        hidden = (hidden & ~values[weight].zero.view(column)) | values[weight].unknown.view(column)
+    if bias is not None:
+        hidden = hidden | values[bias].unknown.view(column)
     return Known(value, hidden.expand(value.shape))
 
 
@@ -318,7 +332,7 @@ def _sum(node: fx.Node, values: Values) -> Known:
 _RULES: dict[str, Callable[[fx.Node, Values], Any]] = {
     "mul": _product, "multiply": _product, "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul,
     "mm": _matmul, "batch_norm": _batch_norm, "scaled_dot_product_attention": _attention, "embedding": _embedding,
-    "sum": _sum, "mean": _sum, "glu": _glu, "prelu": _of_first, "instance_norm": _norm_of_channels,
+    "sum": _sum, "mean": _sum, "glu": _glu, "prelu": _prelu, "instance_norm": _norm_of_channels,
     "group_norm": _norm_of_channels,
 } | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip
 

@@ -10,7 +10,7 @@ from ntksap.compaction.demand import Demands, Fold, demands
 from ntksap.compaction.graph import read_graph
 from ntksap.compaction.groups import groups_of, stored_axes
 from ntksap.compaction.ids import Axes
-from ntksap.compaction.known import evaluate
+from ntksap.compaction.known import Known, certain, evaluate
 from ntksap.compaction.links import Links
 from ntksap.compaction.recipe import Recipe
 from ntksap.compaction.sizes import code_attributes, kept_indices, merged
@@ -27,17 +27,55 @@ def plan_compaction(
     model = unwrap(model)
     Masks(masks).check(model)
     links = follow_code(read_graph(model, example_inputs), model, example_inputs, inexact)
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
-    with torch.no_grad():
-        tensors = own | {name: own[name] * mask.to(own[name].device) for name, mask in masks.items()}
-    values = evaluate(links.graph, tensors)
-    wanted, folds = demands(links.graph, values)
-    removed = _dead(links, wanted)
+    removed, folds = _removable(links, model, masks)
     kept = kept_indices(links, removed)
     attributes = merged(layer_attributes(model, kept), code_attributes(links, removed))
     folded = _folded(links, folds, removed)
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
     shapes = {name: tuple(own[name].shape) for name in (*kept, *folded)}
     return Recipe(kept, attributes, folded, shapes)
+
+
+def _removable(links: Links, model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[set[int], list[Fold]]:
+    """Return the units that can go, and the constants that they leave to biases.
+
+    All are taken to go at first. Those that an output depends on stay, and their weights are then no constants any more,
+    on which others may have relied; so it is done again until nothing changes.
+    """
+    removed = set(_roots(links))
+    while True:
+        values = evaluate(links.graph, _stored(links, model, masks, removed))
+        wanted, folds = demands(links.graph, values)
+        dead = removed & _dead(links, wanted)
+        if dead == removed:
+            return removed, folds
+        removed = dead
+
+
+def _roots(links: Links) -> list[int]:
+    found = [links.units.roots(ids[links.units.free(ids)]) for ids in stored_axes(links).values() if ids.any()]
+    return np.unique(np.concatenate(found)).tolist() if found else []
+
+
+def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed: Collection[int]) -> dict[str, Known]:
+    """Return what is known of parameters and buffers: pruned weights are 0 and stay 0; what goes keeps its value."""
+    result = {name: certain(buffer.detach()) for name, buffer in model.named_buffers()}
+    axes = stored_axes(links)
+    for name, parameter in model.named_parameters():
+        value = parameter.detach()
+        trained = torch.full((), parameter.requires_grad).to(value.device).expand(value.shape)
+        if name in masks:
+            mask = masks[name].to(value.device)
+            value, trained = value * mask, trained & mask
+        stays = torch.ones((), dtype=torch.bool, device=value.device).expand(value.shape)
+        for dim in range(value.dim()):
+            if (name, dim) in axes:
+                gone = np.isin(links.units.roots(axes[name, dim]), sorted(removed))
+                column = [1] * value.dim()
+                column[dim] = -1
+                stays = stays & torch.from_numpy(~gone).to(value.device).view(column)
+        result[name] = Known(value, trained & stays, trained)
+    return result
 
 
 def _dead(links: Links, wanted: Demands) -> set[int]:
