@@ -45,7 +45,7 @@ def read_graph(module: nn.Module, example_inputs: Inputs) -> Graph:
     module = unwrap(module)
     args, kwargs = arguments(example_inputs)
     try:
-        with evaluating(module), warnings.catch_warnings():
+        with evaluating(module), torch.no_grad(), warnings.catch_warnings():  # no_grad: blocks of it need no node then
             warnings.simplefilter("ignore")  # of torch.export about itself
             program = torch.export.export(module, args, kwargs)
     except Exception as error:  # whatever the module's code raises where it is traced

@@ -9,6 +9,7 @@ from torch import nn
 from ntksap.compaction.graph import read_graph
 from ntksap.compaction.ids import Ints
 from ntksap.compaction.links import Links
+from ntksap.compaction.rules.convolution import KERNEL
 from ntksap.compaction.trial import follow_code
 from ntksap.net import Inputs, unwrap
 
@@ -54,7 +55,8 @@ class ChannelGroups:
         for number, group in enumerate(self.groups):
             axes = ", ".join(f"{member.name}[{member.dim}]" for member in group.members)
             lines.append(f"group {number}: {group.size} channels on {axes}")
-        lines += [f"frozen: {name}[{dim}]: {why}" for (name, dim), why in self.frozen.items()]
+        shown = [(axis, why) for axis, why in self.frozen.items() if not why.startswith(KERNEL)]
+        lines += [f"frozen: {name}[{dim}]: {why}" for (name, dim), why in shown]
         lines += [f"no rule: {operator} in {', '.join(where)}" for operator, where in self.unknown.items()]
         return "\n".join(lines)
 
@@ -108,8 +110,19 @@ def groups_of(links: Links) -> ChannelGroups:
             roots = links.units.roots(axes[name, dim]).tolist()
             members.append(Member(name, dim, np.array([number.get(root, -1) for root in roots], np.int64)))
         groups.append(ChannelGroup(len(units), tuple(members)))
-    unknown = {operator: tuple(dict.fromkeys(paths)) for operator, paths in links.unknown.items()}
-    return ChannelGroups(tuple(groups), frozen, unknown)
+    return ChannelGroups(tuple(groups), frozen, _unknown(links, axes))
+
+
+def _unknown(links: Links, axes: Mapping[tuple[str, int], Ints]) -> dict[str, tuple[str, ...]]:
+    """Return the operators without a rule that froze an axis of a parameter; a buffer of a rotation is no channel."""
+    standing = [links.units.roots(ids) for (name, _), ids in axes.items() if name in links.parameters]
+    weights = np.unique(np.concatenate(standing)) if standing else np.zeros(0, np.int64)
+    found = {}
+    for operator, places in links.unknown.items():
+        froze = [path for path, ids in places if np.isin(links.units.roots(ids), weights).any()]
+        if froze:
+            found[operator] = tuple(dict.fromkeys(froze))
+    return found
 
 
 def stored_axes(links: Links) -> dict[tuple[str, int], Ints]:

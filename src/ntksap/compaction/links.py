@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
 
+import numpy as np
 from torch import fx, nn
 from torch.utils._pytree import tree_map_only
 
 from ntksap.compaction.graph import Graph, shape_of
-from ntksap.compaction.ids import Axes, Units, fixed
+from ntksap.compaction.ids import Axes, Ints, Units, fixed
 from ntksap.compaction.rules import RULES, Place
 
 
@@ -20,15 +21,17 @@ class Links:
     Attributes:
         axes: {node: its ids, a list for several results}.
         units: which ids live or die together.
+        parameters: the names among the stored tensors that are parameters, not buffers.
         sized: the places at which the module's own code names the size of an axis from which channels may go.
-        unknown: {operator without a rule: where it froze something}.
+        unknown: {operator without a rule: [(the module in which it stands, the ids that it froze)]}.
     """
 
     graph: Graph
     units: Units = field(default_factory=Units)
     axes: dict[fx.Node, Any] = field(default_factory=dict)
     sized: list[Place] = field(default_factory=list)
-    unknown: dict[str, list[str]] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    unknown: dict[str, list[tuple[str, Ints]]] = field(default_factory=dict)
 
 
 def link(graph: Graph, module: nn.Module, *, inexact: Collection[str] = (), rigid: Collection[str] = ()) -> Links:
@@ -40,7 +43,7 @@ def link(graph: Graph, module: nn.Module, *, inexact: Collection[str] = (), rigi
         inexact: operators (``"layer_norm"``) that may change with the number of channels instead of freezing it.
         rigid: names of classes whose code cannot follow another size.
     """
-    links = Links(graph)
+    links = Links(graph, parameters=frozenset(name for name, _ in module.named_parameters()))
     shapes = dict(module.named_parameters()) | dict(module.named_buffers())
     for node in graph.nodes:
         if node in graph.stored and graph.stored[node] in shapes:
@@ -73,8 +76,8 @@ def _follow(links: Links, place: Place) -> Any:
         if place.sized:
             links.sized.append(place)
         return result
-    if any(links.units.free(ids).any() for axes in touched for ids in axes.ids):
-        links.unknown.setdefault(place.operator, []).append(place.path)
+    ids = np.concatenate([own for axes in touched for own in axes.ids])
+    links.unknown.setdefault(place.operator, []).append((place.path, ids[links.units.free(ids)]))
     place.freeze_all(touched, "there is no rule for this operator")
     return _fixed(node)
 

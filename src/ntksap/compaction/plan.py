@@ -29,7 +29,7 @@ def plan_compaction(
     links = follow_code(read_graph(model, example_inputs), model, example_inputs, inexact)
     removed, folds = _removable(links, model, masks)
     kept = kept_indices(links, removed)
-    attributes = merged(layer_attributes(model, kept), code_attributes(links, removed))
+    attributes = merged(code_attributes(links, removed), layer_attributes(model, kept))
     folded = _folded(links, folds, removed)
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     shapes = {name: tuple(own[name].shape) for name in (*kept, *folded)}

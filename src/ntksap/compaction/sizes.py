@@ -69,5 +69,5 @@ def _renamed(place: Place, old: Sequence[int], new: Sequence[int]) -> dict[str, 
 
 
 def merged(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]) -> Attributes:
-    """Return both sets of attributes as one."""
+    """Return both sets of attributes as one; where they differ, the second is right."""
     return {path: {**first.get(path, {}), **second.get(path, {})} for path in {**first, **second}}

@@ -53,7 +53,7 @@ def _follows(links: Links, module: nn.Module, example_inputs: Inputs, exact: boo
             gone = torch.ones(own[name].shape[dim], dtype=torch.bool).index_fill_(0, indices, False)
             if not name.endswith("running_var"):
                 own[name].index_fill_(dim, gone.nonzero().flatten().to(own[name].device), 0)
-    small = cut(whole, kept, merged(layer_attributes(module, kept), code_attributes(links, removed)), {})
+    small = cut(whole, kept, merged(code_attributes(links, removed), layer_attributes(module, kept)), {})
     expected = _outputs(whole, example_inputs)
     try:
         found = _outputs(small, example_inputs)

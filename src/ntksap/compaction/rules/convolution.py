@@ -8,6 +8,9 @@ from torch.nn.modules.conv import _ConvNd
 from ntksap.compaction.ids import Axes
 from ntksap.compaction.rules.table import Place, rule
 
+KERNEL = "a kernel moves along it"
+"""Why the axes of space are frozen, in images and in kernels."""
+
 
 @rule("conv1d", "conv2d", "conv3d")
 def convolution(
@@ -64,7 +67,7 @@ def _result(place: Place, x: Axes, weight: Axes, bias: Axes | None, outside: Any
         place.unite(outside, bias.ids[0])
     channel = _channel(x, weight)
     for ids in (*x.ids[channel + 1 :], *weight.ids[2:]):
-        place.freeze(ids, "a kernel moves along it")
+        place.freeze(ids, KERNEL)
     shape = place.node.meta["val"].shape
     spatial = (np.zeros(int(size), np.int64) for size in shape[channel + 1 :])
     return Axes((*x.ids[:channel], outside, *spatial))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ntksap.compaction.graph import operator_name
 from ntksap.compaction.ids import Axes, Ints, fixed
 from ntksap.compaction.rules.table import Place, rule
 
@@ -53,7 +54,7 @@ def move(place: Place, *args: Any, **kwargs: Any) -> Any:
             carried[dim] = kept
         else:
             carried[dim] = ids
-    _note_sizes(place, args, carried)
+    _note_sizes(place, carried)
     return Axes(tuple(carried.get(dim, np.zeros(size, np.int64)) for dim, size in enumerate(shape)))
 
 
@@ -101,16 +102,15 @@ def _constant_elsewhere(roots: Ints, dim: int) -> bool:
 
 def _choose(place: Place, core: Ints, varying: Sequence[int]) -> int:
     """Choose which of several axes keeps its ids apart: heads, else the size that follows by itself, else the largest."""
-    sizes = _sizes(place.node) if place.operator in VIEWS else None
+    sizes = _named_sizes(place.node) if place.operator in VIEWS else {}
+    if isinstance(place.owner, nn.MultiheadAttention):  # (heads, size of a head), or (queries, keys, values; heads)
+        return core.ndim - 2 if core.shape[-1] == place.owner.head_dim else core.ndim - 1
     counts = [k for k in range(core.ndim) if _counts_heads(place.owner, core.shape[k])]
-    if counts and sizes is not None and not isinstance(place.owner, nn.MultiheadAttention):
-        return counts[0]
-    if isinstance(place.owner, nn.MultiheadAttention) and core.shape[0] != 3:
-        return 0  # (heads, size of a head)
-    if sizes is not None and place.operator != "unflatten":
-        following = [k for k, dim in enumerate(varying) if dim < len(sizes) and sizes[dim] == -1]
-        if following:
-            return following[0]
+    if counts and sizes:
+        return counts[-1]  # three heads behind three parts are the heads
+    following = [k for k, dim in enumerate(varying) if sizes.get(dim) == -1]
+    if following:
+        return following[0]
     classes = [len(np.unique(_united(np.moveaxis(core, k, -1).reshape(-1, core.shape[k])))) for k in range(core.ndim)]
     return int(np.argmax(classes))
 
@@ -133,20 +133,22 @@ def is_count(name: str) -> bool:
     return "head" in name and not any(word in name for word in ("dim", "size", "width", "channels", "groups"))
 
 
-def _sizes(node: fx.Node) -> list[int] | None:
-    """Return the sizes that an operator's arguments name."""
-    given = [value for value in node.args[1:] if isinstance(value, tuple | list)]
-    return [int(size) for size in given[0]] if given else None  # type: ignore[arg-type]
+def _named_sizes(node: fx.Node) -> dict[int, int]:
+    """Return {dimension of the result: the size that the operator's arguments name for it}."""
+    given = next((value for value in node.args[1:] if isinstance(value, tuple | list)), ())
+    start = 0
+    if operator_name(node) == "unflatten":
+        start = int(node.args[1]) % node.args[0].meta["val"].dim()  # type: ignore[arg-type, union-attr]
+    return {start + dim: int(size) for dim, size in enumerate(given)}  # type: ignore[arg-type]
 
 
-def _note_sizes(place: Place, args: Sequence[Any], carried: dict[int, Ints]) -> None:
+def _note_sizes(place: Place, carried: dict[int, Ints]) -> None:
     """Tell the place about axes whose size stands in the arguments."""
     if place.operator not in VIEWS or isinstance(place.owner, nn.MultiheadAttention):
         return
-    sizes = _sizes(place.node) or []
-    start = int(place.node.args[1]) % len(args[0].ids) if place.operator == "unflatten" else 0  # type: ignore[arg-type]
+    sizes = _named_sizes(place.node)
     for dim, ids in carried.items():
-        if 0 <= dim - start < len(sizes) and sizes[dim - start] != -1:
+        if sizes.get(dim, -1) != -1:
             place.carry_size(ids)
 
 
@@ -164,7 +166,7 @@ def split(place: Place, x: Axes, *args: Any, **kwargs: Any) -> list[Axes]:
     if len(lengths) > 1 and ids.any():
         if len(set(lengths)) == 1:
             place.unite_rows(ids.reshape(len(lengths), -1))
-        if place.operator != "chunk":
+        if place.operator != "chunk" and not isinstance(place.owner, nn.MultiheadAttention):
             place.carry_size(ids)
     places = np.split(ids, np.cumsum(lengths)[:-1])
     return [x.replaced(dim, part) for part in places]
