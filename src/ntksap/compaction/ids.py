@@ -4,7 +4,7 @@ Every index of every axis of every tensor in the graph carries an integer. Opera
 along; operators that combine entries unite them. What is united in the end is one *unit*: it is kept or removed as a whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -97,6 +97,12 @@ class Units:
         if not roots.any():
             return np.zeros(len(ids), np.bool_)
         return np.array([root not in self._why for root in roots.tolist()], np.bool_)
+
+    def marks(self, ids: Iterable[int]) -> NDArray[np.bool_]:
+        """Return a table that is True at ``ids``, for looking up many at a time."""
+        table = np.zeros(self._size, np.bool_)
+        table[np.fromiter(ids, np.int64)] = True
+        return table
 
     def reason(self, some: int) -> str | None:
         """Return why an id is frozen, None if it is not."""

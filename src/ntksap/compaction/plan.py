@@ -60,7 +60,7 @@ def _roots(links: Links) -> list[int]:
 def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed: Collection[int]) -> dict[str, Known]:
     """Return what is known of parameters and buffers: pruned weights are 0 and stay 0; what goes keeps its value."""
     result = {name: certain(buffer.detach()) for name, buffer in model.named_buffers()}
-    axes = stored_axes(links)
+    axes, marked = stored_axes(links), links.units.marks(removed)
     for name, parameter in model.named_parameters():
         value = parameter.detach()
         trained = torch.full((), parameter.requires_grad).to(value.device).expand(value.shape)
@@ -70,7 +70,7 @@ def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed
         stays = torch.ones((), dtype=torch.bool, device=value.device).expand(value.shape)
         for dim in range(value.dim()):
             if (name, dim) in axes:
-                gone = np.isin(links.units.roots(axes[name, dim]), sorted(removed))
+                gone = marked[links.units.roots(axes[name, dim])]
                 column = [1] * value.dim()
                 column[dim] = -1
                 stays = stays & torch.from_numpy(~gone).to(value.device).view(column)
@@ -103,9 +103,10 @@ def _dead(links: Links, wanted: Demands) -> set[int]:
 def _folded(links: Links, folds: list[Fold], removed: Collection[int]) -> dict[str, Tensor]:
     """Return what removed constant channels add to the biases behind them."""
     added: dict[str, Tensor] = {}
+    marked = links.units.marks(removed)
     for fold in folds:
         ids = links.axes[fold.source].ids[fold.dim]
-        gone = torch.from_numpy(np.isin(links.units.roots(ids), sorted(removed)))
+        gone = torch.from_numpy(marked[links.units.roots(ids)])
         constant = fold.constant.double() * gone
         if constant.any():
             added[links.graph.stored[fold.bias]] = fold.weight.double() @ constant

@@ -22,31 +22,32 @@ _NO_SIZE = ("idx", "index", "layer", "kernel", "stride", "padding", "dilation", 
 def kept_indices(links: Links, removed: Collection[int]) -> dict[str, dict[int, Tensor]]:
     """Return {parameter or buffer: {dimension: indices that are kept}} where a unit among ``removed`` stands."""
     kept: dict[str, dict[int, Tensor]] = {}
+    gone = links.units.marks(removed)
     for node, name in links.graph.stored.items():
         for dim, ids in enumerate(links.axes[node].ids if node in links.axes else ()):
-            stays = _stays(links, ids, removed)
+            stays = ~gone[links.units.roots(ids)]
             if not stays.all():
                 kept.setdefault(name, {})[dim] = torch.from_numpy(np.flatnonzero(stays))
     return kept
 
 
-def _stays(links: Links, ids: Ints, removed: Collection[int]) -> Any:
-    return ~np.isin(links.units.roots(ids), np.array(sorted(removed), np.int64))
-
-
 def code_attributes(links: Links, removed: Collection[int]) -> Attributes:
     """Return the attributes that hold the sizes which the code of the module's parts names, with their new values."""
     found: Attributes = {}
+    gone = links.units.marks(removed)
+
+    def left(ids: Ints) -> int:
+        return int((~gone[links.units.roots(ids)]).sum())
+
     for place in links.sized:
         axes = links.axes[place.node]
         if isinstance(axes, Axes):
             old = list(axes.shape)
-            new = [int(_stays(links, ids, removed).sum()) for ids in axes.ids]
+            new = [left(ids) for ids in axes.ids]
         else:
-            pairs = [(ids, other) for ids, other in zip(axes[0].ids, axes[-1].ids, strict=True)]
-            dim = next(d for d, (a, b) in enumerate(pairs) if a is not b)
+            dim = next(d for d, (a, b) in enumerate(zip(axes[0].ids, axes[-1].ids, strict=True)) if a is not b)
             old = [len(part.ids[dim]) for part in axes]
-            new = [int(_stays(links, part.ids[dim], removed).sum()) for part in axes]
+            new = [left(part.ids[dim]) for part in axes]
         values = _renamed(place, old, new)
         if values:
             found.setdefault(place.path, {}).update(values)

@@ -43,7 +43,7 @@ def move(place: Place, *args: Any, **kwargs: Any) -> Any:
             filled[index] = _spread(flat[index], back)
         moved = _run(place.node, *tree_unflatten(filled, spec))
         dim, ids = _read(place, moved.numpy().astype(np.int64))
-        if dim is None or _lost(np.concatenate(own), moved):
+        if dim is None or _lost(place, np.concatenate(own), moved):
             for lone in own:
                 place.freeze(lone, "it has no axis of its own left" if dim is None else "a part of it is left out")
             if dim is None:
@@ -72,9 +72,11 @@ def _run(node: fx.Node, args: Any, kwargs: Any) -> Tensor:
     return result
 
 
-def _lost(present: Ints, moved: Tensor) -> bool:
+def _lost(place: Place, present: Ints, moved: Tensor) -> bool:
     """Return whether ids that went in did not come out."""
-    return not np.isin(present[present != 0], moved.numpy().astype(np.int64)).all()
+    there = place.units.marks([0])
+    there[moved.numpy().astype(np.int64).ravel()] = True
+    return not there[present].all()
 
 
 def _read(place: Place, grid: Ints) -> tuple[int | None, Ints]:
