@@ -21,6 +21,9 @@ from ntksap.analysis import cost as cost
 from ntksap.analysis import diagnose as diagnose
 from ntksap.analysis import ntk as ntk
 from ntksap.analysis import spectrum_distance as spectrum_distance
+from ntksap.compaction import channel_groups as channel_groups
+from ntksap.compaction import compact as compact
+from ntksap.compaction import load_compact as load_compact
 from ntksap.net import Net as Net
 from ntksap.net.kernels import sparse_kernels as sparse_kernels
 from ntksap.pruning import Allocation as Allocation

@@ -6,6 +6,7 @@ from ntksap.compaction.groups import ChannelGroup, ChannelGroups, Member, channe
 from ntksap.compaction.plan import plan_compaction
 from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_recipe
 from ntksap.compaction.rules import Place, rule
+from ntksap.compaction.selection import channel_scores, select_channels
 
 __all__ = [
     "ChannelGroup",
@@ -15,10 +16,12 @@ __all__ = [
     "Recipe",
     "channel_groups",
     "channel_masks",
+    "channel_scores",
     "compact",
     "load_compact",
     "load_recipe",
     "plan_compaction",
     "rule",
     "save_recipe",
+    "select_channels",
 ]

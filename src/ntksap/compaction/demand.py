@@ -1,6 +1,6 @@
 """Backwards through the graph: which entries of every tensor an output depends on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any, TypeAlias
@@ -50,8 +50,11 @@ class Fold:
     constant: Tensor
 
 
-def demands(graph: Graph, values: Values) -> tuple[Demands, list[Fold]]:
-    """Return what the outputs depend on, and where constants can be folded."""
+def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tuple[Demands, list[Fold]]:
+    """Return what the outputs depend on, and where constants can be folded.
+
+    What reaches an output only through statistics over channels, of operators that may be ``inexact``, does not count.
+    """
     work = _Backward(values)
     for node in graph.outputs:
         work.add(node, torch.ones((), dtype=torch.bool).expand(tuple(node.meta["val"].shape)))
@@ -62,7 +65,7 @@ def demands(graph: Graph, values: Values) -> tuple[Demands, list[Fold]]:
         if not any(w.any() for w in wanted if w is not None):
             continue
         name = operator_name(node)
-        rule = _RULES.get(name) or (_moving if name in MOVING else _elementwise if name in ELEMENTWISE else _everything)
+        rule = _inexact if name in inexact else _RULES.get(name) or (_moving if name in MOVING else _elementwise if name in ELEMENTWISE else _everything)
         (rule if isinstance(node.target, torch._ops.OpOverload) else _everything)(work, node, wanted)
     return work.found, work.folds
 
@@ -230,6 +233,13 @@ def _batch_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> 
     if weight is not None:
         reaches = reaches & ~work.values[weight].zero.view(1, -1, *[1] * (reaches.dim() - 2))
     work.add(node.args[0], reaches)
+
+
+def _inexact(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    """Let a channel depend on itself alone; a reduction over channels on none of them."""
+    source = node.args[0]
+    if wanted[0] is not None and source.meta["val"].shape == node.meta["val"].shape:  # type: ignore[union-attr]
+        work.add(source, wanted[0])
 
 
 def _spatial(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:

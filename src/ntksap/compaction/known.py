@@ -285,6 +285,19 @@ def _norm_of_channels(node: fx.Node, values: Values) -> Known | None:
     )
 
 
+def _layer_norm(node: fx.Node, values: Values) -> Known | None:
+    """A feature whose weight is pruned is its bias."""
+    weight, bias = argument(node, 2, "weight"), argument(node, 3, "bias")
+    if weight is None:
+        return None
+    zero = values[weight].zero
+    value = torch.zeros_like(values[weight].value)
+    if bias is not None and operator_name(node) == "layer_norm":
+        value, zero = values[bias].value.masked_fill(~zero, 0), zero & ~values[bias].unknown
+    shape = shape_of(node)
+    return Known(value.expand(shape), ~zero.expand(shape))
+
+
 def _batch_norm(node: fx.Node, values: Values) -> Known:
     value = run(node, values, lambda k: k.value)
     hidden = values[node.args[0]].unknown  # type: ignore[index]
@@ -333,7 +346,7 @@ _RULES: dict[str, Callable[[fx.Node, Values], Any]] = {
     "mul": _product, "multiply": _product, "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul,
     "mm": _matmul, "batch_norm": _batch_norm, "scaled_dot_product_attention": _attention, "embedding": _embedding,
     "sum": _sum, "mean": _sum, "glu": _glu, "prelu": _prelu, "instance_norm": _norm_of_channels,
-    "group_norm": _norm_of_channels,
+    "group_norm": _norm_of_channels, "layer_norm": _layer_norm, "rms_norm": _layer_norm,
 } | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip
 
 

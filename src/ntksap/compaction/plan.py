@@ -27,7 +27,7 @@ def plan_compaction(
     model = unwrap(model)
     Masks(masks).check(model)
     links = follow_code(read_graph(model, example_inputs), model, example_inputs, inexact)
-    removed, folds = _removable(links, model, masks)
+    removed, folds = _removable(links, model, masks, inexact)
     kept = kept_indices(links, removed)
     attributes = merged(code_attributes(links, removed), layer_attributes(model, kept))
     folded = _folded(links, folds, removed)
@@ -36,7 +36,9 @@ def plan_compaction(
     return Recipe(kept, attributes, folded, shapes)
 
 
-def _removable(links: Links, model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[set[int], list[Fold]]:
+def _removable(
+    links: Links, model: nn.Module, masks: Mapping[str, Tensor], inexact: Collection[str]
+) -> tuple[set[int], list[Fold]]:
     """Return the units that can go, and the constants that they leave to biases.
 
     All are taken to go at first. Those that an output depends on stay, and their weights are then no constants any more,
@@ -45,7 +47,7 @@ def _removable(links: Links, model: nn.Module, masks: Mapping[str, Tensor]) -> t
     removed = set(_roots(links))
     while True:
         values = evaluate(links.graph, _stored(links, model, masks, removed))
-        wanted, folds = demands(links.graph, values)
+        wanted, folds = demands(links.graph, values, inexact)
         dead = removed & _dead(links, wanted)
         if dead == removed:
             return removed, folds

@@ -82,11 +82,16 @@ class Recipe:
                         f"the optimizer's {key!r} for {name!r} has a shape of its own, {tuple(value.shape)}, and cannot "
                         "be cut; start a new optimizer"
                     )
-            state["state"][place] = {
-                key: sliced(value, self.kept.get(name, {})).clone() if isinstance(value, Tensor) and value.dim() else value
-                for key, value in entries.items()
-            }
+            less = self.kept.get(name, {})
+            state["state"][place] = {key: _cut_entry(value, less) for key, value in entries.items()}
         return state
+
+
+def _cut_entry(value: Any, kept: Mapping[int, Tensor]) -> Any:
+    """Return an entry of an optimizer's state for the smaller parameter; a count of steps is copied, never shared."""
+    if not isinstance(value, Tensor):
+        return value
+    return (sliced(value, kept) if value.dim() else value).clone()
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
