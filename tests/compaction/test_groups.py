@@ -11,11 +11,13 @@ from ntksap.compaction.rules import RULES
 from tests.compaction.networks import NETWORKS, GroupedQueries, RigidAttention, SelfAttention, Shuffle, images
 
 SIZES = {
-    "mlp": [8, 6], "functions that are not 0 at 0": [8, 6, 6], "such functions on images": [6, 5, 4], "lenet": [4, 6, 5],
+    "mlp": [8, 6], "functions that are not 0 at 0": [8, 6, 6], "such functions on images": [6, 5, 4],
+    "lenet": [4, 6, 5],
     "residual": [6, 5, 5, 8, 8], "dense": [4, 4, 4, 6], "u-net": [4, 6, 8, 6, 6, 4, 4], "inverted residual": [6, 12],
     "channel shuffle": [4, 4, 6], "squeeze and excite": [8, 4, 6], "spatial gate": [5], "inception": [4, 3, 5, 3],
     "gates": [8, 6, 6, 8, 5], "pixel shuffle": [8, 4, 6], "grouped convolutions": [4, 2, 3, 2],
-    "norms of channels": [6, 8, 4], "conv1d": [6, 5], "conv3d": [4, 5], "a norm after flatten": [6], "attention": [3, 20],
+    "norms of channels": [6, 8, 4], "conv1d": [6, 5], "conv3d": [4, 5], "a norm after flatten": [6],
+    "attention": [3, 20],
     "rigid attention": [20], "split attention": [3, 20], "grouped queries": [3, 20], "einsum attention": [3, 20],
     "nn.TransformerEncoder": [4, 12, 4, 12], "nn.Transformer": [2, 12, 2, 2, 12], "mixer": [6, 10, 14],
     "convnext block": [24], "tied": [6], "a size in the code": [4, 7], "lstm": [6, 8], "two inputs": [6, 6, 7],
@@ -130,11 +132,13 @@ def left(groups, scores, kept, costs=None):
 
 
 def test_a_units_score_is_the_sum_over_every_weight_that_goes_with_it():
-    model, groups, scores = resnet()
+    _, groups, scores = resnet()
     for group, found in zip(groups.groups, channel_scores(groups, scores), strict=True):
         for unit in (0, group.size - 1):
             expected = sum(
-                float(scores[m.name].index_select(m.dim, torch.from_numpy(np.flatnonzero(m.units == unit))).double().sum())
+                float(
+                    scores[m.name].index_select(m.dim, torch.from_numpy(np.flatnonzero(m.units == unit))).double().sum()
+                )
                 for m in group.members
                 if m.name in scores
             )
@@ -143,7 +147,7 @@ def test_a_units_score_is_the_sum_over_every_weight_that_goes_with_it():
 
 @pytest.mark.parametrize("density", [0.02, 0.25, 0.5, 0.9, 1.0])
 def test_what_is_left_is_as_near_to_the_budget_as_one_more_channel(density):
-    model, groups, scores = resnet()
+    _, groups, scores = resnet()
     kept = select_channels(groups, scores, density)
     assert all(keep.any() for keep in kept)
     total = sum(score.numel() for score in scores.values())
@@ -162,7 +166,7 @@ def test_what_is_left_is_as_near_to_the_budget_as_one_more_channel(density):
 
 
 def test_costs_count_multiply_adds_and_numbers_of_channels_can_be_round():
-    model, groups, scores = resnet()
+    _, groups, scores = resnet()
     costs = {name: 256.0 if "blocks.0" in name else 64.0 for name in scores}
     kept = select_channels(groups, scores, 0.4, costs=costs, round_to=4)
     assert all(int(keep.sum()) % 4 == 0 for keep in kept)

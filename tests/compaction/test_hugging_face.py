@@ -25,7 +25,8 @@ def t5():
 def segformer():
     config = transformers.SegformerConfig(
         num_channels=1, num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[8, 12],
-        patch_sizes=[3, 3], strides=[2, 2], num_attention_heads=[1, 3], mlp_ratios=[2, 2], decoder_hidden_size=10, num_labels=3,
+        patch_sizes=[3, 3], strides=[2, 2], num_attention_heads=[1, 3], mlp_ratios=[2, 2],
+        decoder_hidden_size=10, num_labels=3,
     )  # fmt: skip
     return transformers.SegformerForSemanticSegmentation(config)
 

@@ -27,7 +27,8 @@ def _as_theirs(model, inputs):
             target = dependency.target.module
             outside = dependency.handler.__name__.endswith("out_channels")
             for own, parameter in target.named_parameters(recurse=False):
-                dim = 0 if outside or parameter.dim() == 1 else 1
+                turned = isinstance(target, torch.nn.ConvTranspose2d)
+                dim = 0 if parameter.dim() == 1 else int(outside == turned)
                 if outside or own == "weight":
                     members |= {(names[id(parameter)], dim, int(index)) for index in indices}
         found[f"{path}.weight"] = members

@@ -96,7 +96,7 @@ def assert_same(
     for name, gradient in before.items():
         mask = masks[name] if name in masks else torch.ones(gradient.shape, dtype=torch.bool)
         left, kept = (sliced(tensor, recipe.kept.get(name, {})) for tensor in (gradient, mask))
-        torch.testing.assert_close(after[name] * kept, left * kept, rtol=tolerance, atol=tolerance * scale, msg=lambda m: f"{name}: {m}")
+        torch.testing.assert_close(after[name] * kept, left * kept, rtol=tolerance, atol=tolerance * scale)
 
 
 def masks_of_units(model: nn.Module, groups: ChannelGroups, kept: list[Tensor]) -> Masks:

@@ -28,7 +28,7 @@ class CompactMultiheadAttention(nn.MultiheadAttention):
         inputs = [x if batched else x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value)]
         if not self.batch_first:
             inputs = [x.transpose(0, 1) for x in inputs]
-        weights = self.in_proj_weight.chunk(3)  # type: ignore[union-attr]
+        weights = self.in_proj_weight.chunk(3)
         biases = self.in_proj_bias.chunk(3) if self.in_proj_bias is not None else (None, None, None)
         q, k, v = (
             linear(x, weight, bias).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -13,9 +13,11 @@ def compact(
 ) -> nn.Module:
     """Return a plain smaller copy of ``model`` that computes what ``model`` computes under ``masks``.
 
-    A channel goes if, with the pruned weights at zero, no output depends on it: it is always zero, or nothing that reads
-    it has a weight for it, or it is a constant that fits into the biases of the layers that read it. Nothing else is
+    A channel goes if, with the pruned weights at zero, no output depends on it: it is always zero, or nothing that
+    reads it has a weight for it, or it is a constant that fits into the biases of the layers that read it. Nothing is
     approximated, so masks of any kind do, those of single weights too. At least one channel of every group stays.
+    Kept weights count as such even if they are zero now (a branch that starts at zero is to be trained), unless they
+    do not require a gradient.
 
     Args:
         model: any module that ``torch.export`` can read; it is not changed. Its class and the names of its parameters

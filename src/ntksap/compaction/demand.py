@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_map_only
 
 from ntksap.compaction.graph import Graph, operator_name
 from ntksap.compaction.known import (
@@ -19,6 +18,7 @@ from ntksap.compaction.known import (
     Values,
     argument,
     by_channel,
+    call,
     groups_of_node,
     kernel_of,
     leading_rows,
@@ -65,7 +65,12 @@ def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tupl
         if not any(w.any() for w in wanted if w is not None):
             continue
         name = operator_name(node)
-        rule = _inexact if name in inexact else _RULES.get(name) or (_moving if name in MOVING else _elementwise if name in ELEMENTWISE else _everything)
+        rule = (
+            _inexact
+            if name in inexact
+            else _RULES.get(name)
+            or (_moving if name in MOVING else _elementwise if name in ELEMENTWISE else _everything)
+        )
         (rule if isinstance(node.target, torch._ops.OpOverload) else _everything)(work, node, wanted)
     return work.found, work.folds
 
@@ -137,8 +142,7 @@ def _moving(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None
         return leaves[source] if source in leaves else work.values[source].value
 
     with torch.enable_grad():
-        args, kwargs = tree_map_only(fx.Node, one, (node.args, dict(node.kwargs)))
-        result = node.target(*args, **kwargs)  # type: ignore[operator]
+        result = call(node, one)
         results = list(result) if isinstance(result, tuple | list) else [result]
         pairs = [(r, w) for r, w in zip(results, wanted, strict=True) if w is not None and r.requires_grad]
         if not pairs:
@@ -263,10 +267,8 @@ def _attention(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> N
     reaches = wanted[0].expand(tuple(node.meta["val"].shape)).any(-2, keepdim=True)  # (…, H, 1, d)
     v = work.values[value]  # type: ignore[index]
     heads = v.value.shape[-3] if v.value.dim() > 2 else 1
-    if v.value.dim() > 2 and reaches.shape[-3] != heads:
-        shared = reaches.unflatten(-3, (heads, -1)).any(-3)
-    else:
-        shared = reaches
+    grouped = v.value.dim() > 2 and reaches.shape[-3] != heads
+    shared = reaches.unflatten(-3, (heads, -1)).any(-3) if grouped else reaches
     to_v = shared & ~v.zero
     work.add(value, to_v)
     used = to_v.any(-1, keepdim=True).any(-2, keepdim=True)
@@ -299,9 +301,15 @@ def _along(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     work.add(node.args[0], wanted[0].expand(tuple(node.meta["val"].shape)).any(dim, keepdim=True))
 
 
-_RULES: dict[str, Callable[[_Backward, fx.Node, list[Tensor | None]], None]] = {
+_Rule: TypeAlias = Callable[[_Backward, fx.Node, list[Tensor | None]], None]
+_PLAIN: dict[str, _Rule] = {
     "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "batch_norm": _batch_norm,
     "instance_norm": _spatial, "scaled_dot_product_attention": _attention, "embedding": _embedding, "sum": _reduction,
     "mean": _reduction, "softmax": _along, "log_softmax": _along, "cumsum": _along, "glu": _glu, "prelu": _of_first,
     "group_norm": _group_norm,
-} | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip
+}  # fmt: skip
+_RULES: dict[str, _Rule] = {
+    **_PLAIN,
+    **dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution),
+    **dict.fromkeys(POOLING, _spatial),
+}

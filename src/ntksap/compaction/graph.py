@@ -11,7 +11,6 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
 from ntksap._base import InputError
-
 from ntksap.net import Inputs, arguments, unwrap
 
 
@@ -141,7 +140,8 @@ def _name_in_place_results(graph: fx.Graph) -> None:
             continue
         first = node.args[0]
         if isinstance(first, fx.Node) and target._schema.arguments[0].alias_info is not None:
-            first.replace_all_uses_with(node, lambda user, place=order[node]: order[user] > place)
+            for user in [user for user in first.users if order[user] > order[node]]:
+                user.replace_input_with(first, node)
             pure = getattr(torch.ops.aten, operator_name(node), None)
             if pure is not None and target._overloadname in pure.overloads():
                 node.target = getattr(pure, target._overloadname)

@@ -100,8 +100,8 @@ def groups_of(links: Links) -> ChannelGroups:
         for root in np.unique(roots[free]).tolist():
             where.setdefault(root, []).append(axis)
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
-    for root, stands in where.items():
-        alike.setdefault(tuple(stands), []).append(root)
+    for root, standing in where.items():
+        alike.setdefault(tuple(standing), []).append(root)
     groups = []
     for stands, units in alike.items():
         number = {root: unit for unit, root in enumerate(units)}

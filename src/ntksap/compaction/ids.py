@@ -1,7 +1,8 @@
 """Channel ids: which indices of which axes live or die together.
 
-Every index of every axis of every tensor in the graph carries an integer. Operators that move entries move the integers
-along; operators that combine entries unite them. What is united in the end is one *unit*: it is kept or removed as a whole.
+Every index of every axis of every tensor in the graph carries an integer. Operators that move entries move the
+integers along; operators that combine entries unite them. What is united in the end is one *unit*, which is kept or
+removed as a whole.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,9 +1,9 @@
 """Forwards through the graph: what every tensor holds whatever the inputs are.
 
-A channel whose weights are all pruned has a known value, its bias; so has everything that is computed from known values
-alone, and a product with a zero that stays one. A `Known` is on the safe side: what is not marked unknown is exact.
-Weights that stay in the module and are trained count as unknown, whatever they are now: with them in the smaller module,
-outputs and gradients are the same, not outputs alone.
+A channel whose weights are all pruned has a known value, its bias; so has everything that is computed from known
+values alone, and a product with a zero that stays one. A `Known` is on the safe side: what is not marked unknown is
+exact. Weights that stay in the module and are trained count as unknown, whatever they are now, so that gradients are
+the same in the smaller module, not outputs alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 
 @dataclass(frozen=True)
 class Known:
-    """Values of a tensor, where they are not known, and where they are known but may be trained (nowhere by default)."""
+    """Values of a tensor, where they are not known, and where they are known but trained (nowhere by default)."""
 
     value: Tensor
     unknown: Tensor
@@ -69,7 +69,7 @@ def evaluate(graph: Graph, stored: Mapping[str, Known]) -> Values:
 
 def certain(value: Tensor) -> Known:
     """Return a tensor of which everything is known."""
-    return Known(value, torch.zeros((), dtype=torch.bool, device=value.device).expand(value.shape))
+    return Known(value.cpu(), torch.zeros((), dtype=torch.bool).expand(value.shape))
 
 
 def nothing_known(node: fx.Node) -> Any:
@@ -78,9 +78,8 @@ def nothing_known(node: fx.Node) -> Any:
     def hidden(like: Any) -> Known | None:
         if not isinstance(like, Tensor):
             return None
-        device = like.device
-        zero = torch.zeros((), dtype=like.dtype, device=device).expand(tuple(like.shape))
-        return Known(zero, torch.ones((), dtype=torch.bool, device=device).expand(tuple(like.shape)))
+        zero = torch.zeros((), dtype=like.dtype).expand(tuple(like.shape))
+        return Known(zero, torch.ones((), dtype=torch.bool).expand(tuple(like.shape)))
 
     value = node.meta.get("val")
     return [hidden(one) for one in value] if isinstance(value, tuple | list) else hidden(value)
@@ -93,8 +92,13 @@ def run(node: fx.Node, values: Values, pick: Callable[[Known], Tensor]) -> Any:
         known = values[source]
         return [pick(k) for k in known] if isinstance(known, list) else pick(known)
 
-    args = tree_map_only(fx.Node, one, node.args)
-    kwargs = tree_map_only(fx.Node, one, dict(node.kwargs))
+    return call(node, one)
+
+
+def call(node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
+    """Run the operator of ``node`` with a value for each node among its arguments, on the CPU."""
+    given = tree_map_only(fx.Node, value, (node.args, dict(node.kwargs)))
+    args, kwargs = tree_map_only(torch.device, lambda _: torch.device("cpu"), given)
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
@@ -132,12 +136,15 @@ def _moving(node: fx.Node, values: Values) -> Any:
     )
     if isinstance(moved, tuple | list):
         return [Known(m, h != 0) for m, h in zip(moved, hidden, strict=True)]
-    return Known(moved, hidden != 0)
+    trained = None
+    if len(node.all_input_nodes) == 1 and values[node.all_input_nodes[0]].trained is not None:
+        trained = run(node, values, lambda k: k.trained.float().contiguous()) != 0  # type: ignore[union-attr]
+    return Known(moved, hidden != 0, trained)
 
 
 def _elementwise(node: fx.Node, values: Values) -> Known:
     value = run(node, values, lambda k: k.value)
-    hidden = torch.zeros((), dtype=torch.bool, device=value.device)
+    hidden = torch.zeros((), dtype=torch.bool)
     for source in node.all_input_nodes:
         hidden = hidden | values[source].unknown
     return Known(value, hidden.expand(value.shape))
@@ -145,7 +152,7 @@ def _elementwise(node: fx.Node, values: Values) -> Known:
 
 def _product(node: fx.Node, values: Values) -> Known:
     result = _elementwise(node, values)
-    zero = torch.zeros((), dtype=torch.bool, device=result.value.device)
+    zero = torch.zeros((), dtype=torch.bool)
     for source in node.all_input_nodes:
         zero = zero | values[source].zero
     return Known(result.value.masked_fill(zero, 0), result.unknown & ~zero)
@@ -210,12 +217,11 @@ def _meets(a: Tensor, b: Tensor) -> Tensor:
 
 
 def kernel_of(node: fx.Node, values: Tensor) -> Tensor:
-    """Return what belongs to the weight of a convolution as (outputs, inputs ÷ groups, taps), of a transposed one too."""
-    weight = values.flatten(2)
-    if operator_name(node) in TRANSPOSED:
-        grouped = weight.unflatten(0, (groups_of_node(node), -1)).transpose(1, 2)  # (groups, O ÷ groups, C ÷ groups, taps)
-        return grouped.flatten(0, 1)
-    return weight
+    """Return values of a convolution's weight as (outputs, inputs ÷ groups, taps), of a transposed one too."""
+    kernel: Tensor = values.flatten(2)
+    if operator_name(node) in TRANSPOSED:  # from (groups · C ÷ groups, O ÷ groups, taps)
+        kernel = kernel.unflatten(0, (groups_of_node(node), -1)).transpose(1, 2).flatten(0, 1)
+    return kernel
 
 
 def groups_of_node(node: fx.Node) -> int:
@@ -240,7 +246,8 @@ def _convolution(node: fx.Node, values: Values) -> Known | None:
         unknown = unknown | (value != 0)
 
     def grouped(part: Tensor) -> Tensor:  # (groups, O ÷ groups, C ÷ groups)
-        return part.unflatten(0, (groups, -1))
+        split: Tensor = part.unflatten(0, (groups, -1))
+        return split
 
     inputs = (groups, 1, -1)
     alive = grouped(kernel_of(node, ~weight.zero).any(-1)) & unknown.unflatten(0, inputs)
@@ -328,7 +335,7 @@ def _attention(node: fx.Node, values: Values) -> Known:
     shape = shape_of(node)
     if zero.dim() > 2 and zero.shape[-3] != shape[-3]:
         zero = zero.repeat_interleave(shape[-3] // zero.shape[-3], -3)
-    return Known(torch.zeros((), dtype=v.value.dtype, device=v.value.device).expand(shape), ~zero.expand(shape))
+    return Known(torch.zeros((), dtype=v.value.dtype).expand(shape), ~zero.expand(shape))
 
 
 def _embedding(node: fx.Node, values: Values) -> Known:
@@ -352,4 +359,6 @@ _RULES: dict[str, Callable[[fx.Node, Values], Any]] = {
 
 def tensors_of(node: fx.Node) -> list[fx.Node]:
     """Return the nodes among the arguments, each once."""
-    return list(dict.fromkeys(leaf for leaf in tree_leaves((node.args, dict(node.kwargs))) if isinstance(leaf, fx.Node)))
+    return list(
+        dict.fromkeys(leaf for leaf in tree_leaves((node.args, dict(node.kwargs))) if isinstance(leaf, fx.Node))
+    )

@@ -41,8 +41,8 @@ def _removable(
 ) -> tuple[set[int], list[Fold]]:
     """Return the units that can go, and the constants that they leave to biases.
 
-    All are taken to go at first. Those that an output depends on stay, and their weights are then no constants any more,
-    on which others may have relied; so it is done again until nothing changes.
+    All are taken to go at first. Those that an output depends on stay, and their weights are then no constants any
+    more, on which others may have relied; so it is done again until nothing changes.
     """
     removed = set(_roots(links))
     while True:
@@ -64,18 +64,18 @@ def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed
     result = {name: certain(buffer.detach()) for name, buffer in model.named_buffers()}
     axes, marked = stored_axes(links), links.units.marks(removed)
     for name, parameter in model.named_parameters():
-        value = parameter.detach()
-        trained = torch.full((), parameter.requires_grad).to(value.device).expand(value.shape)
+        value = parameter.detach().cpu()
+        trained = torch.full((), parameter.requires_grad).expand(value.shape)
         if name in masks:
-            mask = masks[name].to(value.device)
+            mask = masks[name].cpu()
             value, trained = value * mask, trained & mask
-        stays = torch.ones((), dtype=torch.bool, device=value.device).expand(value.shape)
+        stays = torch.ones((), dtype=torch.bool).expand(value.shape)
         for dim in range(value.dim()):
             if (name, dim) in axes:
                 gone = marked[links.units.roots(axes[name, dim])]
                 column = [1] * value.dim()
                 column[dim] = -1
-                stays = stays & torch.from_numpy(~gone).to(value.device).view(column)
+                stays = stays & torch.from_numpy(~gone).view(column)
         result[name] = Known(value, trained & stays, trained)
     return result
 

@@ -67,8 +67,8 @@ class Recipe:
     def optimizer_state(self, optimizer: torch.optim.Optimizer, model: nn.Module, small: nn.Module) -> dict[str, Any]:
         """Return the state of ``optimizer`` (of ``model``) cut for one of the same kind and groups over ``small``.
 
-        Load it with ``load_state_dict`` into an optimizer that was given the parameters of ``small`` in the same order.
-        Entries of the state with a parameter's shape are cut like the parameter. Raises `InputError` for other
+        Load it with ``load_state_dict`` into an optimizer that was given the parameters of ``small`` in the same
+        order. Entries of the state with a parameter's shape are cut like the parameter. Raises `InputError` for other
         tensors of more than one element, such as factors of a preconditioner.
         """
         names = {id(p): name for name, p in unwrap(model).named_parameters()}
@@ -79,8 +79,8 @@ class Recipe:
             for key, value in entries.items():
                 if isinstance(value, Tensor) and value.numel() > 1 and value.shape != order[place].shape:
                     raise InputError(
-                        f"the optimizer's {key!r} for {name!r} has a shape of its own, {tuple(value.shape)}, and cannot "
-                        "be cut; start a new optimizer"
+                        f"the optimizer's {key!r} for {name!r} has a shape of its own, {tuple(value.shape)}, and cannot be "
+                        "cut; start a new optimizer"
                     )
             less = self.kept.get(name, {})
             state["state"][place] = {key: _cut_entry(value, less) for key, value in entries.items()}
@@ -96,7 +96,11 @@ def _cut_entry(value: Any, kept: Mapping[int, Tensor]) -> Any:
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
     """Write a recipe to a safetensors file, all of it or nothing."""
-    tensors = {f"kept/{dim}/{name}": indices.contiguous() for name, less in recipe.kept.items() for dim, indices in less.items()}
+    tensors = {
+        f"kept/{dim}/{name}": indices.contiguous()
+        for name, less in recipe.kept.items()
+        for dim, indices in less.items()
+    }
     tensors |= {f"folded/{name}": value.contiguous() for name, value in recipe.folded.items()}
     shapes = {name: list(shape) for name, shape in recipe.shapes.items()}
     attributes = {path: {k: _plain(v) for k, v in values.items()} for path, values in recipe.attributes.items()}
@@ -120,7 +124,9 @@ def load_recipe(path: str | Path) -> Recipe:
                 else:
                     dim, _, name = rest.partition("/")
                     kept.setdefault(name, {})[int(dim)] = file.get_tensor(key)
-        attributes = {p: {k: _restored(v) for k, v in values.items()} for p, values in json.loads(metadata["attributes"]).items()}
+        attributes = {
+            p: {k: _restored(v) for k, v in values.items()} for p, values in json.loads(metadata["attributes"]).items()
+        }
         shapes = {name: tuple(shape) for name, shape in json.loads(metadata["shapes"]).items()}
         return Recipe(kept, attributes, folded, shapes)
     except MaskError:

@@ -50,7 +50,8 @@ def select_channels(
     """Return for each group which units are kept, so that what is left costs as near to ``density`` as units allow.
 
     Units of all groups are ranked together by `channel_scores` and the lowest go first; ties go by index. What is left
-    costs Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at least one unit.
+    costs Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at least one
+    unit.
 
     Args:
         groups: the coupled channel groups.

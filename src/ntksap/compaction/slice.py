@@ -23,7 +23,9 @@ def sliced(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
     return tensor
 
 
-def cut(module: nn.Module, kept: Kept, attributes: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> nn.Module:
+def cut(
+    module: nn.Module, kept: Kept, attributes: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]
+) -> nn.Module:
     """Return a copy of ``module`` with smaller tensors; nothing else is copied twice and the module stays as it is.
 
     Args:

@@ -1,8 +1,9 @@
 """Whether the module's own code follows smaller sizes: that stands in no graph, so it is tried.
 
-A view such as ``x.view(n, self.num_heads, -1)`` follows once ``num_heads`` is set to the number that is left; one such as
-``x.view(n, 8, 64)`` cannot. Where code names sizes, one unit of every group is removed from a copy with random weights, and
-the copy must compute what the whole module computes with zeros in their place. Classes that do not are frozen.
+A view such as ``x.view(n, self.num_heads, -1)`` follows once ``num_heads`` is set to the number that is left; one such
+as ``x.view(n, 8, 64)`` cannot. Where code names sizes, one unit of every group is removed from a copy with random
+weights, and the copy must compute what the whole module computes with zeros in their place. Classes that do not are
+frozen.
 """
 
 import copy

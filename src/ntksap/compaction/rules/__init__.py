@@ -3,4 +3,16 @@
 from ntksap.compaction.rules import attention, convolution, elementwise, linear, norms, reductions, shape
 from ntksap.compaction.rules.table import RULES, Place, Rule, rule
 
-__all__ = ["RULES", "Place", "Rule", "attention", "convolution", "elementwise", "linear", "norms", "reductions", "rule", "shape"]
+__all__ = [
+    "RULES",
+    "Place",
+    "Rule",
+    "attention",
+    "convolution",
+    "elementwise",
+    "linear",
+    "norms",
+    "reductions",
+    "rule",
+    "shape",
+]

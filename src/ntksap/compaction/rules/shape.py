@@ -17,7 +17,8 @@ VIEWS = {"view", "reshape", "_unsafe_view", "unflatten", "expand"}
 
 MOVES = {
     "flatten", "permute", "transpose", "t", "numpy_T", "unsqueeze", "squeeze", "cat", "concat", "stack", "movedim",
-    "swapaxes", "swapdims", "flip", "repeat", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+    "swapaxes", "swapdims", "flip", "repeat", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
+    "channel_shuffle",
     "constant_pad_nd", "pad", "expand_as", "view_as", "reshape_as", "unfold", "im2col", "native_channel_shuffle",
     "mT", "adjoint", "ravel", "tile", "diagonal",
 }  # fmt: skip
@@ -103,7 +104,7 @@ def _constant_elsewhere(roots: Ints, dim: int) -> bool:
 
 
 def _choose(place: Place, core: Ints, varying: Sequence[int]) -> int:
-    """Choose which of several axes keeps its ids apart: heads, else the size that follows by itself, else the largest."""
+    """Choose the axis that keeps its ids apart: heads, else the size that follows by itself, else the largest."""
     sizes = _named_sizes(place.node) if place.operator in VIEWS else {}
     if isinstance(place.owner, nn.MultiheadAttention):  # (heads, size of a head), or (queries, keys, values; heads)
         return core.ndim - 2 if core.shape[-1] == place.owner.head_dim else core.ndim - 1
@@ -119,7 +120,8 @@ def _choose(place: Place, core: Ints, varying: Sequence[int]) -> int:
 
 def _united(rows: Ints) -> Ints:
     """Return for each column a number that columns share if they have an id in common (one pass, enough to compare)."""
-    return rows.min(0)
+    lowest: Ints = rows.min(0)
+    return lowest
 
 
 def _counts_heads(owner: nn.Module, size: int) -> bool:
@@ -141,7 +143,7 @@ def _named_sizes(node: fx.Node) -> dict[int, int]:
     start = 0
     if operator_name(node) == "unflatten":
         start = int(node.args[1]) % node.args[0].meta["val"].dim()  # type: ignore[arg-type, union-attr]
-    return {start + dim: int(size) for dim, size in enumerate(given)}  # type: ignore[arg-type]
+    return {start + dim: int(size) for dim, size in enumerate(given)}
 
 
 def _note_sizes(place: Place, carried: dict[int, Ints]) -> None:

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from torch import fx, nn
 
+from ntksap._base import InputError
 from ntksap.compaction.graph import described, operator_name, owner_of
 from ntksap.compaction.ids import Axes, Ints, Units
-from ntksap._base import InputError
 
 Rule: TypeAlias = Callable[..., Any]
 """``(place, *arguments, **keywords) -> Axes``, or a list of them for several results; tensors come as `Axes`."""
@@ -57,9 +57,10 @@ class Place:
 
     def unite_rows(self, grid: Ints) -> Ints:
         """Unite ``grid`` (rows, columns) down each column, and return one id for each column."""
+        first: Ints = grid[0]
         for row in grid[1:]:
-            self.unite(grid[0], row)
-        return grid[0]
+            self.unite(first, row)
+        return first
 
     def freeze(self, ids: Ints, why: str) -> None:
         """Let indices never be removed."""
