@@ -19,7 +19,7 @@ def build(network: Network, seed: int):
 def test_channels_that_masks_remove_are_gone_and_nothing_changes(network):
     model, inputs = build(network, 0)
     groups = channel_groups(model, inputs)
-    for seed in range(3):
+    for seed in range(2):
         kept = random_units(groups, seed)
         masks = channel_masks(model, groups, kept)
         recipe = plan_compaction(model, masks, inputs)
@@ -32,7 +32,7 @@ def test_channels_that_masks_remove_are_gone_and_nothing_changes(network):
 
 
 @each_network
-@pytest.mark.parametrize("density", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("density", [0.05, 0.25])
 def test_what_single_weights_leave_dead_is_removed_and_nothing_changes(network, density):
     model, inputs = build(network, 1)
     masks = random_masks(model, density, 2)

@@ -212,6 +212,20 @@ def _matmul(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None
     return None
 
 
+def _einsum(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    """An entry counts if it meets, in a product that is wanted, no zero."""
+    equation, operands = str(node.args[0]).replace(" ", ""), list(node.args[1])  # type: ignore[arg-type]
+    left, arrow, right = equation.partition("->")
+    if not arrow or "." in equation:
+        return _everything(work, node, wanted)
+    assert wanted[0] is not None
+    reaches = wanted[0].expand(tuple(node.meta["val"].shape)).float()
+    alive = [(~work.values[operand].zero).float() for operand in operands]
+    for operand, term in zip(operands, left.split(","), strict=True):
+        work.add(operand, torch.einsum(f"{left},{right}->{term}", *alive, reaches) != 0)
+    return None
+
+
 def _glu(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     x, dim = work.values[node.args[0]], argument(node, 1, "dim", -1)  # type: ignore[index]
     assert wanted[0] is not None
@@ -305,7 +319,8 @@ _Rule: TypeAlias = Callable[[_Backward, fx.Node, list[Tensor | None]], None]
 _PLAIN: dict[str, _Rule] = {
     "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "batch_norm": _batch_norm,
     "instance_norm": _spatial, "scaled_dot_product_attention": _attention, "embedding": _embedding, "sum": _reduction,
-    "mean": _reduction, "softmax": _along, "log_softmax": _along, "cumsum": _along, "glu": _glu, "prelu": _of_first,
+    "mean": _reduction, "softmax": _along, "log_softmax": _along, "cumsum": _along, "glu": _glu,
+    "einsum": _einsum, "prelu": _of_first,
     "group_norm": _group_norm,
 }  # fmt: skip
 _RULES: dict[str, _Rule] = {

@@ -212,6 +212,16 @@ def _matmul(node: fx.Node, values: Values) -> Known:
     return Known(value.masked_fill(hidden, 0), hidden)
 
 
+def _einsum(node: fx.Node, values: Values) -> Known | None:
+    """Known is only what every product has a zero for."""
+    operands = [values[operand] for operand in node.args[1]]  # type: ignore[index, union-attr]
+    try:
+        hidden = torch.einsum(str(node.args[0]), *[(~operand.zero).float() for operand in operands]) != 0
+    except RuntimeError:  # letters that stand for nothing here
+        return None
+    return Known(torch.zeros((), dtype=operands[0].value.dtype).expand(hidden.shape), hidden)
+
+
 def _meets(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a.float(), b.float()) != 0
 
@@ -352,7 +362,7 @@ def _sum(node: fx.Node, values: Values) -> Known:
 _RULES: dict[str, Callable[[fx.Node, Values], Any]] = {
     "mul": _product, "multiply": _product, "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul,
     "mm": _matmul, "batch_norm": _batch_norm, "scaled_dot_product_attention": _attention, "embedding": _embedding,
-    "sum": _sum, "mean": _sum, "glu": _glu, "prelu": _prelu, "instance_norm": _norm_of_channels,
+    "sum": _sum, "mean": _sum, "glu": _glu, "einsum": _einsum, "prelu": _prelu, "instance_norm": _norm_of_channels,
     "group_norm": _norm_of_channels, "layer_norm": _layer_norm, "rms_norm": _layer_norm,
 } | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip
 

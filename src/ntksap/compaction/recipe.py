@@ -79,8 +79,8 @@ class Recipe:
             for key, value in entries.items():
                 if isinstance(value, Tensor) and value.numel() > 1 and value.shape != order[place].shape:
                     raise InputError(
-                        f"the optimizer's {key!r} for {name!r} has a shape of its own, {tuple(value.shape)}, and cannot be "
-                        "cut; start a new optimizer"
+                        f"the optimizer's {key!r} for {name!r} has a shape of its own, {tuple(value.shape)}, which "
+                        "cannot be cut; start a new optimizer"
                     )
             less = self.kept.get(name, {})
             state["state"][place] = {key: _cut_entry(value, less) for key, value in entries.items()}
