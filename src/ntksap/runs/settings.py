@@ -6,12 +6,12 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy
 import torch
 
-from ntksap._base import InputError, sealed, toml, unknown, unsealed
+from ntksap._base import InputError, sealed, toml, typed, unknown, unsealed
 from ntksap._version import __version__
 from ntksap.data import TABLE
 from ntksap.methods import METHODS, method_named
@@ -82,7 +82,8 @@ def read_settings(path: Path) -> Settings:
     try:
         values = unsealed(toml.loads(path.read_text(encoding="utf-8")))
         values.pop("versions", None)
-        return Settings(**{**values, "recipe": Recipe(**values["recipe"])})
+        recipe, kinds = Recipe(**values.pop("recipe")), get_type_hints(Settings)
+        return Settings(**{key: typed(key, value, kinds[key]) for key, value in values.items()}, recipe=recipe)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as the settings of a run ({error})") from error
 
