@@ -108,6 +108,5 @@ def _show_warning(message: Warning | str, *args: object, **kwargs: object) -> No
 
 
 def _plain(text: str) -> str:
-    """Return a message as text and nothing else: names from files may hold markup, or codes that steer a terminal."""
-    printable = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return printable.replace("[", r"\[")
+    """Return a message without markup, which names from files may hold."""
+    return text.replace("[", r"\[")
