@@ -94,6 +94,22 @@ def test_code_that_cannot_follow_is_found_out_and_named():
     assert ("qkv.weight", 0) not in channel_groups(SelfAttention(), torch.ones(1, 4, 12)).frozen
 
 
+@pytest.mark.parametrize("settings", [{"kdim": 6, "vdim": 8}, {"add_bias_kv": True}, {"add_zero_attn": True}])
+def test_attention_that_is_not_one_matrix_stays_whole(settings):
+    class Cross(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True, **settings)
+
+        def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            return self.attention(x, keys, values, need_weights=False)[0]
+
+    inputs = (torch.ones(1, 3, 8), torch.ones(1, 4, settings.get("kdim", 8)), torch.ones(1, 4, 8))
+    groups = channel_groups(Cross(), inputs)
+    assert groups.groups == ()
+    assert ("attention.out_proj.weight", 1) in groups.frozen
+
+
 def test_reading_a_module_leaves_it_as_it_is():
     model = ntksap.models.build("resnet8").train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

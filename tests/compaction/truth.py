@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ntksap.compaction import ChannelGroups, Recipe, channel_masks
+from ntksap.compaction import ChannelGroups, Recipe
 from ntksap.compaction.slice import sliced
 from ntksap.net import Net, arguments
 from ntksap.pruning import Masks
@@ -97,7 +97,3 @@ def assert_same(
         mask = masks[name] if name in masks else torch.ones(gradient.shape, dtype=torch.bool)
         left, kept = (sliced(tensor, recipe.kept.get(name, {})) for tensor in (gradient, mask))
         torch.testing.assert_close(after[name] * kept, left * kept, rtol=tolerance, atol=tolerance * scale)
-
-
-def masks_of_units(model: nn.Module, groups: ChannelGroups, kept: list[Tensor]) -> Masks:
-    return channel_masks(model, groups, kept)

@@ -5,6 +5,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 
+def loses_heads(attention: nn.MultiheadAttention) -> bool:
+    """Return whether heads can be removed from it: one matrix for queries, keys and values, nothing added."""
+    packed = attention.in_proj_weight is not None
+    return packed and attention.bias_k is None and not attention.add_zero_attn
+
+
 class CompactMultiheadAttention(nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` from which heads were removed: E features, H heads of size d, H · d ≤ E.
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ntksap.compaction.graph import Graph, operator_name, shape_of
 from ntksap.compaction.rules.elementwise import BINARY, UNARY
@@ -365,10 +365,3 @@ _RULES: dict[str, Callable[[fx.Node, Values], Any]] = {
     "sum": _sum, "mean": _sum, "glu": _glu, "einsum": _einsum, "prelu": _prelu, "instance_norm": _norm_of_channels,
     "group_norm": _norm_of_channels, "layer_norm": _layer_norm, "rms_norm": _layer_norm,
 } | dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution) | dict.fromkeys(POOLING, _spatial)  # fmt: skip
-
-
-def tensors_of(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes among the arguments, each once."""
-    return list(
-        dict.fromkeys(leaf for leaf in tree_leaves((node.args, dict(node.kwargs))) if isinstance(leaf, fx.Node))
-    )

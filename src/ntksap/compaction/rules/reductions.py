@@ -10,7 +10,7 @@ from ntksap.compaction.rules.table import Place, rule
 
 
 @rule("sum", "mean", "amax", "amin", "var", "std", "prod", "logsumexp", "linalg_vector_norm", "norm", "max", "min",
-      "argmax", "argmin", "any", "all", "var_mean", "std_mean", "median", "adaptive_avg_pool1d_over")  # fmt: skip
+      "argmax", "argmin", "any", "all", "var_mean", "std_mean", "median")  # fmt: skip
 def reduction(place: Place, x: Axes, *args: Any, **kwargs: Any) -> Any:
     """Drop the reduced axes. A sum over channels loses nothing with a channel of zeros; everything else does."""
     dims, keep = _reduced(place, x, args, kwargs)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ntksap.compaction.attention import loses_heads
 from ntksap.compaction.graph import operator_name
 from ntksap.compaction.ids import Axes, Ints, fixed
 from ntksap.compaction.rules.table import Place, rule
@@ -148,7 +149,11 @@ def _named_sizes(node: fx.Node) -> dict[int, int]:
 
 def _note_sizes(place: Place, carried: dict[int, Ints]) -> None:
     """Tell the place about axes whose size stands in the arguments."""
-    if place.operator not in VIEWS or isinstance(place.owner, nn.MultiheadAttention):
+    if isinstance(place.owner, nn.MultiheadAttention):
+        for ids in () if loses_heads(place.owner) else carried.values():
+            place.freeze(ids, "attention with other keys, values or added ones is left whole")
+        return
+    if place.operator not in VIEWS:
         return
     sizes = _named_sizes(place.node)
     for dim, ids in carried.items():
