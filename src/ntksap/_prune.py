@@ -80,12 +80,12 @@ def allocate(
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> print(allocate(model, 0.75, "erk"))
-    layer      shape  kept/total  density
-    ─────────────────────────────────────
-    0.weight    16×8      23/128   17.97%
-    2.weight    2×16       17/32   53.12%
-    ─────────────────────────────────────
-    total                 40/160   25.00%
+    layer     shape  kept/total  density
+    ────────────────────────────────────
+    0.weight   16×8      23/128   17.97%
+    2.weight   2×16       17/32   53.12%
+    ────────────────────────────────────
+    total                40/160   25.00%
     """
     chosen = {"include": include, "exclude": exclude}
     shared: dict[str, Any] = {"input_shape": input_shape, "inputs": inputs, "output": output, "init": init, **chosen}

@@ -84,7 +84,7 @@ def whole_groups(counts: Sequence[int], units: Sequence[int], most: Sequence[int
     Rounded down, then one more each for the largest remainders while that brings the sum nearer; at least one where
     any weight is kept, at most ``most``.
 
-    >>> whole_groups([10, 10, 1], [4, 4, 4], [9, 9, 9])
+    >>> whole_groups([10, 10, 4], [4, 4, 4], [9, 9, 9])
     [3, 2, 1]
     """
     exact = [count / unit if unit else 0.0 for count, unit in zip(counts, units, strict=True)]

@@ -1,0 +1,220 @@
+"""Validation loss of small pruned language models: a byte-level Llama or GPT-2 on the sources of Python's library.
+
+    python studies/transformers/language_model.py --out studies/transformers/results
+
+carries out every run of the grid that has no file yet, one JSON file per run, on one thread. `--only TEXT` limits it to
+runs whose name contains the text; `--list` prints the names. Needs the extra `transformers`.
+"""
+
+import argparse
+import json
+import math
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+import ntksap
+from ntksap._base import generator_of, global_seed, write_json
+
+BYTES, LENGTH, BATCH, STEPS, LR = 256, 64, 16, 1000, 3e-3
+VALIDATION_BATCHES = 40
+SPARSITIES, SEEDS = (0.5, 0.75, 0.9), (0, 1, 2)
+
+WAYS: dict[str, dict[str, Any]] = {
+    "uniform": {"method": "random", "allocation": "uniform"},
+    "erk": {"method": "random", "allocation": "erk"},
+    "equal": {"method": "random", "allocation": "equal"},
+    "closed-form": {"method": "random", "allocation": "ntk-sap"},
+    "closed-form-blocks": {"method": "random", "allocation": "ntk-sap", "block_share": 1.0},
+    "magnitude": {"method": "magnitude"},
+    "magnitude-erk": {"method": "magnitude", "allocation": "erk"},
+    "snip": {"method": "snip"},
+    "snip-erk": {"method": "snip", "allocation": "erk"},
+    "ntk-sap": {"method": "ntk-sap", "init": "reset"},
+    "ntk-sap-analytic": {"method": "ntk-sap-analytic"},
+}
+"""What is compared: the keywords of `ntksap.prune`. With ``block_share`` every block keeps that share of its budget."""
+
+DENSE = {"dense": {}, "thin": {"width": True}, "shallow": {"depth": True}}
+"""Networks without masks: as it is, and with fewer channels or layers, so that it has as many weights as a pruned one
+keeps."""
+
+
+def text() -> Tensor:
+    """Return the sources of the standard library as bytes, in the order of their names."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = sorted(path for path in root.glob("*.py") if path.is_file())
+    return torch.tensor(list(b"\n".join(path.read_bytes() for path in files)), dtype=torch.uint8)
+
+
+def build(family: str, seed: int, width: int = 128, layers: int = 4) -> nn.Module:
+    """Return a Llama or a GPT-2 of this width and depth, drawn by the seed."""
+    tokens = {"vocab_size": BYTES, "bos_token_id": 0, "eos_token_id": 0}
+    with global_seed(seed, "model"):
+        if family == "llama":
+            heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": layers}
+            sizes = {"hidden_size": width, "intermediate_size": round(8 / 3 * width), "max_position_embeddings": LENGTH}
+            return transformers.LlamaForCausalLM(
+                transformers.LlamaConfig(**tokens, **heads, **sizes, tie_word_embeddings=False, use_cache=False)
+            )
+        sizes = {"n_embd": width, "n_layer": layers, "n_head": 4, "n_positions": LENGTH}
+        drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**tokens, **sizes, **drop, use_cache=False))
+
+
+def windows(data: Tensor, seed: int, *key: int | str) -> Iterator[Tensor]:
+    """Yield batches (BATCH, LENGTH) of bytes from random places."""
+    generator = generator_of(seed, *key)
+    while True:
+        starts = torch.randint(len(data) - LENGTH, (BATCH, 1), generator=generator)
+        yield data[starts + torch.arange(LENGTH)].long()
+
+
+def loss_of(output: Tensor, ids: Tensor) -> Tensor:
+    """Return the mean loss of predicting each byte from those before it, in nats."""
+    return nn.functional.cross_entropy(output[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def summed_loss(output: Tensor, ids: Tensor) -> Tensor:
+    """Return the summed loss, as `ntksap.prune` wants it."""
+    return loss_of(output, ids) * ids[:, 1:].numel()
+
+
+def noise_inputs(batch: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return random bytes, for the methods that need no data."""
+    return {"input_ids": torch.randint(BYTES, (batch, LENGTH), generator=generator)}
+
+
+def masks_for(model: nn.Module, way: dict[str, Any], sparsity: float, seed: int, rescale: bool, data: Tensor) -> Any:
+    """Return the masks of one way to prune."""
+    way = dict(way)
+    share = way.pop("block_share", None)
+    if share is not None:
+        floor = share * (1 - sparsity)
+        way["allocation"] = ntksap.allocate(
+            model, sparsity, way["allocation"], inputs=noise_inputs, rescale=rescale, block_floor=floor
+        )
+    batches = windows(data, seed, "pruning")
+    pruning_set = [({"input_ids": ids}, ids) for ids, _ in zip(batches, range(4), strict=False)]
+    return ntksap.prune(
+        model, sparsity, inputs=noise_inputs, data=pruning_set, loss=summed_loss, seed=seed, rescale=rescale, **way
+    )
+
+
+def trained(model: nn.Module, train: Tensor, seed: int) -> float:
+    """Train the model and return the loss of its last steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.1)
+    last: list[float] = []
+    model.train()
+    for step, ids in zip(range(STEPS), windows(train, seed, "training"), strict=False):
+        rate = min((step + 1) / (0.1 * STEPS), 0.5 * (1 + math.cos(math.pi * step / STEPS)))
+        for group in optimizer.param_groups:
+            group["lr"] = LR * rate
+        loss = loss_of(model(input_ids=ids).logits, ids)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        last = [*last[-49:], loss.item()]
+    return sum(last) / len(last)
+
+
+@torch.no_grad()
+def validated(model: nn.Module, data: Tensor) -> float:
+    """Return the mean loss on windows that are the same for every run."""
+    model.eval()
+    batches = zip(range(VALIDATION_BATCHES), windows(data, 0, "validation"), strict=False)
+    losses = [loss_of(model(input_ids=ids).logits, ids).item() for _, ids in batches]
+    return sum(losses) / len(losses)
+
+
+def smaller(family: str, seed: int, sparsity: float, how: dict[str, Any]) -> nn.Module:
+    """Return the dense network whose prunable weights are nearest in number to those that a pruned one keeps."""
+
+    def count(model: nn.Module) -> int:
+        return ntksap.allocate(model, 0.0, "uniform").total
+
+    target = (1 - sparsity) * count(build(family, seed))
+    sizes = (
+        [{"width": width} for width in range(16, 129, 8)] if "width" in how else [{"layers": n} for n in (1, 2, 3, 4)]
+    )
+    models = [build(family, seed, **size) for size in sizes]
+    return min(models, key=lambda model: abs(count(model) - target)) if how else build(family, seed)
+
+
+def carry_out(run: dict[str, Any], train: Tensor, validation: Tensor) -> dict[str, Any]:
+    """Return the run with its result."""
+    start = time.perf_counter()
+    if run["way"] in DENSE:
+        model, facts = smaller(run["family"], run["seed"], run["sparsity"], DENSE[run["way"]]), {}
+    else:
+        model = build(run["family"], run["seed"])
+        masks = masks_for(model, WAYS[run["way"]], run["sparsity"], run["seed"], run["rescale"], train)
+        masks.attach(model)
+        facts = {"kept": masks.kept, "total": masks.total, "collapsed": masks.collapsed, "layers": masks.layers()}
+    facts["parameters"] = sum(p.numel() for p in model.parameters())
+    facts["prune_seconds"] = time.perf_counter() - start
+    train_loss = trained(model, train, run["seed"])
+    return {
+        **run,
+        **facts,
+        "steps": STEPS,
+        "train_loss": train_loss,
+        "validation_loss": validated(model, validation),
+        "seconds": time.perf_counter() - start,
+        "torch": torch.__version__,
+    }
+
+
+def grid() -> Iterator[dict[str, Any]]:
+    """Yield every run, the cheapest questions first."""
+    for seed in SEEDS:
+        for family in ("llama", "gpt2"):
+            yield {"family": family, "way": "dense", "sparsity": 0.0, "seed": seed, "rescale": False}
+            for sparsity in SPARSITIES:
+                for way in ("thin", "shallow"):
+                    yield {"family": family, "way": way, "sparsity": sparsity, "seed": seed, "rescale": False}
+                for way in WAYS:
+                    for rescale in (False, True):
+                        yield {"family": family, "way": way, "sparsity": sparsity, "seed": seed, "rescale": rescale}
+
+
+def name_of(run: dict[str, Any]) -> str:
+    """Return the name of a run's file."""
+    scale = "-rescaled" if run["rescale"] else ""
+    return f"{run['family']}-{run['way']}{scale}-{100 * run['sparsity']:g}-seed{run['seed']}"
+
+
+def main() -> int:
+    """Carry out what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = [run for run in grid() if arguments.only in name_of(run)]
+    if arguments.list:
+        print("\n".join(name_of(run) for run in runs))
+        return 0
+    data = text()
+    cut = int(0.9 * len(data))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(runs, 1):
+        path = arguments.out / f"{name_of(run)}.json"
+        if not path.exists():
+            write_json(path, carry_out(run, data[:cut], data[cut:]))
+        loss = json.loads(path.read_text())["validation_loss"]
+        print(f"{number}/{len(runs)} {path.stem}: {loss:.4f} nats", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
