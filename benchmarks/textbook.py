@@ -1,8 +1,8 @@
 """Pruning the textbook way, as the published code of these methods does it: oracle and baseline of the benchmarks.
 
-Layers that multiply their weight by a mask in every forward pass, derivatives by the mask, a pass of its own for the
-BatchNorm statistics, eager float32, NCHW. Nothing of the product's engine is used but its dice and its initialiser,
-so that both sides see the same draws and can be compared weight by weight.
+Layers that multiply their weight by a mask in every forward pass, derivatives with respect to the mask, a pass of its
+own for the BatchNorm statistics, eager float32, NCHW. Nothing of the product's engine is used but its dice and its
+initialiser, so that both sides see the same draws and can be compared weight by weight.
 """
 
 import copy

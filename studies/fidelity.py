@@ -1,7 +1,7 @@
 """``python -m studies.fidelity``: do fast masks allocate like textbook masks? NTK-SAP on ResNet-20.
 
 For each seed both sides prune, and a third time the textbook with another seed shows how far chance alone goes. Masks
-are kept in a folder, so that an interrupted run goes on where it was. Compared over the seeds: the mean density of each
+are kept in a folder, so that an interrupted run resumes where it was. Compared over the seeds: the mean density of each
 layer, inference multiply-adds, and the distance between the spectra of the neural tangent kernel. With ``--train``, the
 masks of both sides are trained on CIFAR-10 instead, and their test accuracies compared.
 """

@@ -40,7 +40,7 @@ class LanguageModel(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore::ntksap.CollapseWarning")
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/compaction.md"])
 def test_the_blocks_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -21,6 +21,9 @@ from ntksap.analysis import cost as cost
 from ntksap.analysis import diagnose as diagnose
 from ntksap.analysis import ntk as ntk
 from ntksap.analysis import spectrum_distance as spectrum_distance
+from ntksap.compaction import channel_groups as channel_groups
+from ntksap.compaction import compact as compact
+from ntksap.compaction import load_compact as load_compact
 from ntksap.experiments import MethodComparison as MethodComparison
 from ntksap.experiments import compare as compare
 from ntksap.experiments import spectrum as spectrum

@@ -1,6 +1,6 @@
 """Measure what the page beside this folder shows: masks of `ntk-sap-analytic`, and on ResNet-20 of `ntk-sap`.
 
-    python -m studies.closed_form.measure            # goes on where it stopped; writes measured.json
+    python -m studies.closed_form.measure            # resumes where it stopped; writes measured.json
     python -m studies.closed_form.figures            # draws the figures from it
 
 Minutes on 2 CPU cores; --sampled adds two masks of `ntk-sap` to compare with, some minutes more.

@@ -20,13 +20,8 @@ def tell(request, record_property):
 
 def pytest_terminal_summary(terminalreporter):
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    lines = {
-        line: None
-        for report in reports
-        if getattr(report, "when", "") == "call"
-        for name, line in report.user_properties
-        if name == COUNTS
-    }
+    told = [pair for report in reports for pair in getattr(report, "user_properties", ())]
+    lines = dict.fromkeys(line for name, line in told if name == COUNTS)  # each phase of a test repeats them
     if lines:
         terminalreporter.section("campaigns")
         for line in lines:

@@ -297,3 +297,27 @@ def test_a_run_goes_on_with_other_kernels_only_if_the_user_insists(tmp_path, cap
     assert main([*command, "--other-kernels"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["name"], result["versions"]["kernels"]) == (name, "ntksap and torch, then torch")
+
+
+def test_allocate(capsys, tmp_path):
+    arguments = ["allocate", "--model", "resnet8", "--sparsity", "0.9", "--rule", "ntk-sap", "--rounds", "3"]
+    assert main([*arguments, "--json", "--out", str(tmp_path / "plan.json")]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["rule"] == "ntk-sap"
+    assert result["kept"] == sum(layer["kept"] for layer in result["layers"]) == round(0.1 * result["total"])
+    assert json.loads((tmp_path / "plan.json").read_text()) == result
+    assert main([*arguments[:5], "--block-floor", "0.05"]) == 0
+    assert "blocks.0.conv1.weight" in capsys.readouterr().out
+    assert "Did you mean 'erk'" in failure(capsys, "allocate", "--rule", "erq")
+
+
+def test_prune_inside_an_allocation_in_a_pattern(capsys):
+    keep = ["--allocation", "erk", "--places", "balanced", "--pattern", "fan-in", "--rescale"]
+    assert main(["prune", "--model", "lenet-300-100", "--method", "random", "--sparsity", "0.9", *keep, "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)["info"]
+    assert (info["allocation"], info["places"], info["pattern"], info["rescale"]) == (
+        "erk",
+        "balanced",
+        "fan-in",
+        "layer",
+    )

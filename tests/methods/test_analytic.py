@@ -76,3 +76,12 @@ def test_layers_have_the_mean_scores_of_the_sampled_method(normalised):
     closed = ntk_sap_analytic(net, ones, probe, noise=False)
     ratios = torch.stack([sampled[name].mean() / closed[name].mean() for name in net.prunable])
     assert ratios.tolist() == pytest.approx([float(ratios.mean())] * 3, rel=0.25 if normalised else 0.1)
+
+
+def test_the_variance_of_known_initialisers_is_exact_so_the_trace_is_too():
+    """K = o·(d + h) for o outputs of h ReLUs of d inputs: each layer contributes its fan-in, halved gates and all."""
+    module = nn.Sequential(nn.Linear(7, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False))
+    net = Net(module)
+    ones = {name: torch.ones_like(net.weights[name], dtype=torch.bool) for name in net.prunable}
+    trace, _ = expected_trace(net, ones, Probe.of(net, input_shape=(7,)))
+    assert float(trace.detach()) == pytest.approx(3 * (7 + 5), rel=1e-6)

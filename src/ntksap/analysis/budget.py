@@ -57,7 +57,7 @@ def paper_budget(method: str, dense: int, sparse: int, *, epochs: int, images: i
     Args:
         method: its name.
         dense, sparse: multiply-adds of one inference without and with masks, see `ntksap.cost`.
-        epochs, images: training goes over so many images so often.
+        epochs, images: training takes this many passes over this many images.
 
     >>> paper_budget("snip", 41_288_330, 31_900_000, epochs=160, images=50_000)
     Budget(inference=31900000, pruning=247729980000, training=765600000000000)

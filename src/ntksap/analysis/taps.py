@@ -32,7 +32,7 @@ class Taps:
 
     For a scalar f_i of input i alone, ∂f_i/∂W = Σ_s δ_is ⊗ a_is: the sum over all places s at which the layer is
     applied to input i, δ = ∂f/∂z behind the layer, a in front of it. One reverse pass over a batch gives δ for every
-    input, and never makes a derivative by a weight; the sum is one product of matrices per input and layer.
+    input and no derivative with respect to a weight; the sum is one product of matrices per input and layer.
 
     It takes for granted that the first dimension of a and z counts inputs, and that the weights are used nowhere else.
     Whoever uses it compares one input with plain differentiation.
@@ -52,7 +52,7 @@ class Taps:
 
         def tap(name: str) -> Any:
             def hook(layer: nn.Module, args: tuple[Tensor, ...], left: Tensor) -> Tensor:
-                if not left.requires_grad:  # the first layers: no derivative by weights is asked for
+                if not left.requires_grad:  # the first layers: no derivative with respect to weights is wanted
                     left.requires_grad_()
                 calls.append(Call(name, layer, args[0].detach(), left))
                 return left.clone()  # what comes next may work in place, and δ must be that of z itself
@@ -68,7 +68,7 @@ class Taps:
 
 
 class Columns(NamedTuple):
-    """Which derivatives by a weight tensor are asked for: positions in the flat tensor, in increasing order.
+    """Which derivatives with respect to a weight tensor are wanted: positions in the flat tensor, in increasing order.
 
     ``kept`` is the same as a mask in the shape of the weight, where the positions have gaps.
     """

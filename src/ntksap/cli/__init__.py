@@ -28,7 +28,14 @@ _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return 0, 1 after an error, 2 after a wrong command line, or 130 after Ctrl-C."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _answer(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:  # the reader of our output has gone, as in `ntksap methods | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _answer(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return 0
@@ -77,9 +84,6 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         stderr.print("\nstopped; nothing half-written was left", highlight=False)
         return 130
-    except BrokenPipeError:  # the reader of our output has gone, as in `ntksap methods | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return 0
 
 
@@ -108,6 +112,5 @@ def _show_warning(message: Warning | str, *args: object, **kwargs: object) -> No
 
 
 def _plain(text: str) -> str:
-    """Return a message as text and nothing else: names from files may hold markup, or codes that steer a terminal."""
-    printable = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return printable.replace("[", r"\[")
+    """Return a message without markup, which names from files may hold."""
+    return text.replace("[", r"\[")

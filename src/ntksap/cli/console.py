@@ -6,10 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-# Without emoji, which would turn the :factory: of a name into a picture.
-stdout = Console(soft_wrap=True, emoji=False)
-stderr = Console(stderr=True, emoji=False)
+
+class _PlainConsole(Console):
+    """Prints text and nothing else: names from files may hold codes that steer a terminal, or :factory: for emoji."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(emoji=False, **settings)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Return the text as rich renders it, whether a line or a cell of a table."""
+        return super().render_str("".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text), **how)
+
+
+stdout = _PlainConsole(soft_wrap=True)
+stderr = _PlainConsole(stderr=True)
 
 
 def say_duration(seconds: float) -> str:

@@ -81,7 +81,15 @@ def run_train(
     with joined(device) as (ranks, own), Display(quiet or not ranks.first) as display:
         if ranks.first and read_result(out / settings.name) is not None:
             stderr.print("this run is finished already; here is its result", highlight=False)
-        place = Place(data.data_dir, data.download, data.workers, own, kept, sync_norm, other_kernels=other_kernels)
+        place = Place(
+            data.data_dir,
+            data.download,
+            data.workers,
+            own,
+            keep_epochs=kept,
+            sync_norm=sync_norm,
+            other_kernels=other_kernels,
+        )
         result = run(settings, out, place, display.on_progress, ranks.group)
     if not ranks.first:
         return

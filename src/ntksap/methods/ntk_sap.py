@@ -35,7 +35,7 @@ def ntk_sap(
     Per draw i: weights θ from the initialiser, noise inputs z, perturbation Δ ~ N(0, ε) of the prunable weights, and
 
         L_i = Σ ‖f(z; θ⊙m) − f(z; (θ+Δ)⊙m)‖² ≈ ε · ‖∂f/∂w ⊙ m‖²_F
-        S   = |Σ_i ∂L_i/∂m| = |Σ_i θ⊙g_a + (θ+Δ)⊙g_b|,   g_a, g_b the derivatives by the two effective weights.
+        S   = |Σ_i ∂L_i/∂m| = |Σ_i θ⊙g_a + (θ+Δ)⊙g_b|,   g = ∂L_i/∂w at the two effective weights.
 
     BatchNorm: one pass of the unperturbed net in training mode on the whole of z gives the statistics that serve both
     passes as constants, see `Net.statistics`.

@@ -98,8 +98,8 @@ class Net:
     ) -> Tensor:
         """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter.
 
-        ``kept``: masks of what is not zero in ``weights``. It saves time on what they do not keep: first derivatives by
-        that may come out as 0, whatever they would be, and others (second order, forward mode) may not exist.
+        ``kept``: masks of what is not zero in ``weights``. It saves time on what they do not keep, whose first
+        derivatives may come out as 0, whatever they would be; others (second order, forward mode) may not exist.
         """
         if not isinstance(norm, str):
             return self._forward(weights, inputs, kept, given=norm)

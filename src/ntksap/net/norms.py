@@ -56,7 +56,7 @@ def _plain(x: Tensor) -> bool:
 
 
 def _only_reverse_mode(x: Tensor) -> bool:
-    """Whether derivatives by x are wanted, and none of another kind."""
+    """Whether derivatives with respect to x are wanted, and none of another kind."""
     return x.requires_grad and torch.is_grad_enabled() and x.numel() > x.shape[1] and not transformed(x)
 
 

@@ -166,6 +166,8 @@ def _plan(name: str, values: dict[str, Any], scale: Scale) -> Plan:
         else:
             read.append(_panel(raw, {**raw, **common, **own}, scale))
     known = _without_scales(values)
+    if isinstance(title := known.get("title"), str) and not _drawable(title):
+        raise InputError("its title must be up to 100 characters that figures can show")
     return fill(Plan, {**known, "name": name, "scale": scale, "panels": read, "left_out": left_out}, "a plan")
 
 
@@ -194,10 +196,22 @@ def _panel(raw: Mapping[str, Any], values: dict[str, Any], scale: Scale) -> Pane
         ("from 1 to 100,000 inputs", not 1 <= panel.inputs <= 10**5),
         ("a pruning set of at least 1", min(panel.samples_per_class, panel.prune_batch) < 1),
         ("numbers in reported", bool(panel.steps) and not _all_numbers(panel)),
+        ("a finite unit that is not 0", not 0 < abs(panel.unit) < 1e30),
+        (
+            "rows with names of up to 100 characters that figures can show",
+            not all(_drawable(r.name) for r in panel.rows),
+        ),
+        ("rows of 1 to 100,000 rounds", any(r.rounds is not None and not 1 <= r.rounds <= 10**5 for r in panel.rows)),
+        ("rows with times above 0", any(not 0 < row.times < 1e30 for row in panel.rows)),
     ):
         if wrong:
             raise InputError(f"a panel has {what}; {panel.name[:60]!r} does not")
     return panel
+
+
+def _drawable(text: str) -> bool:
+    """Whether figures can show it: matplotlib takes what stands between two $ for a formula."""
+    return len(text) <= 100 and text.isprintable() and "$" not in text
 
 
 def _all_numbers(panel: Panel) -> bool:

@@ -133,7 +133,7 @@ def _trained(
         write_records(metrics, records)
         if record.epoch in place.keep_epochs:
             state.save(folder / kept_name(record.epoch))
-        state.save(checkpoint)  # last, since a run goes on behind it
+        state.save(checkpoint)  # last, since a run resumes after it
         on_progress(Progress("train", record.epoch, settings.recipe.epochs, "epoch", record.top1))
     return records
 

@@ -165,7 +165,7 @@ class TrainState:
 
 
 def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
-    """Train until the recipe's last epoch and yield a record after each; goes on where ``state`` is.
+    """Train until the recipe's last epoch and yield a record after each, beginning where ``state`` is.
 
     Whoever consumes the records may save the state between them. Loading that and calling `train` again ends in the
     same bits as training without interruption. The same seed gives the same bits on the same machine with the same

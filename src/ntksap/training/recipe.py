@@ -9,6 +9,7 @@ from typing import Any, Literal, get_type_hints
 from ntksap._base import InputError, check_keys, check_value, fill, toml, unknown
 
 RECIPES = Path(__file__).parent / "recipes"
+_FLOAT32 = 3.4e38  # what optimizers multiply weights by must fit
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Recipe:
         for name, wrong, wanted in (
             ("epochs", self.epochs < 1, "at least 1"),
             ("batch", self.batch < 1, "at least 1"),
-            ("lr", not 0 < self.lr < float("inf"), "positive"),
+            ("lr", not 0 < self.lr < _FLOAT32, "positive"),
             ("momentum", not 0 <= self.momentum < 1, "0 or more and less than 1"),
             ("momentum", self.optimizer == "nesterov" and self.momentum == 0, "positive with optimizer nesterov"),
-            ("weight_decay", not 0 <= self.weight_decay < float("inf"), "0 or more"),
+            ("weight_decay", not 0 <= self.weight_decay < _FLOAT32, "0 or more"),
             ("drops", list(self.drops) != sorted({d for d in self.drops if d > 0}), "positive epochs that increase"),
             ("drops", self.schedule == "one-cycle" and self.drops, 'empty with schedule "one-cycle", which has none'),
             ("drop_factor", not 1 < self.drop_factor < float("inf"), "more than 1"),

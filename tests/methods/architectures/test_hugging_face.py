@@ -75,3 +75,22 @@ def test_include_and_exclude_choose_what_a_practitioner_names():
         "transformer.wte.weight",
         "transformer.wpe.weight",
     )
+
+
+@each_architecture
+@pytest.mark.parametrize("rule", ["uniform", "equal", "erk", "ntk-sap"])
+def test_no_allocation_leaves_a_layer_empty(architecture: Architecture, rule: str):
+    module = architecture.module()
+    for sparsity in (0.5, 0.75, 0.9, 0.95):
+        plan = ntksap.allocate(module, sparsity, rule, inputs=architecture.inputs)
+        assert plan.kept == round((1 - sparsity) * plan.total)
+        assert min(plan.values()) >= 1
+        masks = ntksap.prune(module, sparsity, "magnitude", allocation=plan)
+        assert not masks.collapsed
+
+
+def test_with_rescaling_the_closed_form_starves_no_layer_of_a_llama():
+    module = next(a for a in HUGGING_FACE if a.name == "llama").module()
+    inputs = next(a for a in HUGGING_FACE if a.name == "llama").inputs
+    plain, rescaled = (ntksap.allocate(module, 0.75, "ntk-sap", inputs=inputs, rescale=r) for r in (False, True))
+    assert min(rescaled.densities().values()) > 10 * min(plain.densities().values())

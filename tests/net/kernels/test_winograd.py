@@ -31,7 +31,7 @@ def cases(draw):
 
 
 def expected(x, weight, padding):
-    """The result, a derivative by it, and from that the derivatives by x and the weight, from torch in float64."""
+    """The result, a derivative with respect to it, and those of x and the weight that follow, from torch in float64."""
     x, weight = x.double().requires_grad_(), weight.double().requires_grad_()
     y = nn.functional.conv2d(x, weight, padding=padding)
     g = torch.randn_like(y)

@@ -60,7 +60,7 @@ def normalised(
 
 
 def derivatives(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the derivatives by x, γ and β, given that by y."""
+    """Return the derivatives with respect to x, γ and β, given that with respect to y."""
     layout = torch.contiguous_format if x.is_contiguous() else torch.channels_last
     g, by_x = g.contiguous(memory_format=layout), torch.empty_like(x)
     by_weight, by_bias = x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
@@ -72,7 +72,7 @@ def derivatives(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Te
 def second_derivatives(
     v: Tensor, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the derivatives by g and by x of ⟨v, the derivative by x⟩; x (N, C, H, W), channels last."""
+    """Return the derivatives of ⟨v, ∂/∂x⟩ with respect to g and x; x (N, C, H, W), channels last."""
     v, g = (t.contiguous(memory_format=torch.channels_last) for t in (v, g))
     by_g, by_x, rows = torch.empty_like(x), torch.empty_like(x), x.numel() // x.shape[1]
     call("batch_norm_twice", x.dtype, rows, x.shape[1], v, g, x, weight, mean, r, by_g, by_x, threads())

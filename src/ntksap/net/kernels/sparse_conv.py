@@ -78,7 +78,7 @@ def sparse_conv2d(
 ) -> Tensor:
     """Return the convolution of x (N, C, H, W) with the weights where ``kept`` is True.
 
-    Differentiable once by x and by the kept weights; the derivative by the others is 0, whatever it would be.
+    Differentiable once with respect to x and the kept weights; the derivative of the others is 0, whatever it would be.
     """
     plan = _plan(x, kept, _geometry(stride, padding, dilation, groups))
     y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan)  # type: ignore[no-untyped-call]

@@ -38,7 +38,7 @@ def fits(weight: Tensor, how: Any) -> bool:
 def pays_off(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
     """Whether these kernels can do it with images x, and are faster if channels come last: many tiles, mostly full.
 
-    ``back``: x is a derivative by the result, to be carried back to the images.
+    ``back``: x is a derivative with respect to the result, to be carried back to the images.
     """
     return _pays_off(x.shape, weight.shape, how, back) and available(x, weight) and x.dtype == weight.dtype
 

@@ -1,0 +1,27 @@
+"""Smaller modules: the graph, its channels and how they are coupled, and cutting them out."""
+
+from ntksap.compaction.channels import channel_masks
+from ntksap.compaction.compact import compact
+from ntksap.compaction.groups import ChannelGroup, ChannelGroups, Member, channel_groups
+from ntksap.compaction.plan import plan_compaction
+from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_recipe
+from ntksap.compaction.rules import Place, rule
+from ntksap.compaction.selection import channel_scores, select_channels
+
+__all__ = [
+    "ChannelGroup",
+    "ChannelGroups",
+    "Member",
+    "Place",
+    "Recipe",
+    "channel_groups",
+    "channel_masks",
+    "channel_scores",
+    "compact",
+    "load_compact",
+    "load_recipe",
+    "plan_compaction",
+    "rule",
+    "save_recipe",
+    "select_channels",
+]

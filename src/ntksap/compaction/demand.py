@@ -1,0 +1,330 @@
+"""Backwards through the graph: which entries of every tensor an output depends on."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx
+
+from ntksap.compaction.graph import Graph, operator_name
+from ntksap.compaction.known import (
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    MOVING,
+    TRANSPOSED,
+    Known,
+    Values,
+    argument,
+    by_channel,
+    call,
+    groups_of_node,
+    kernel_of,
+    leading_rows,
+    matrix_of,
+    unpadded,
+)
+from ntksap.compaction.rules.reductions import POOLING
+
+Demands: TypeAlias = dict[fx.Node, Tensor]
+"""{node: bool tensor of its shape, True where an output depends on the entry}."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A layer whose bias can take over what constant inputs contribute: ``bias += weight · constant``.
+
+    Attributes:
+        bias: the placeholder of the bias.
+        source: the node of the input.
+        dim: its channel dimension.
+        weight: (outputs, inputs).
+        constant: (inputs), 0 where it is not constant.
+    """
+
+    bias: fx.Node
+    source: fx.Node
+    dim: int
+    weight: Tensor
+    constant: Tensor
+
+
+def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tuple[Demands, list[Fold]]:
+    """Return what the outputs depend on, and where constants can be folded.
+
+    What reaches an output only through statistics over channels, of operators that may be ``inexact``, does not count.
+    """
+    work = _Backward(values)
+    for node in graph.outputs:
+        work.add(node, torch.ones((), dtype=torch.bool).expand(tuple(node.meta["val"].shape)))
+    for node in reversed(graph.nodes):
+        if node.op != "call_function" or node.target is getitem:
+            continue
+        wanted = work.of_node(node)
+        if not any(w.any() for w in wanted if w is not None):
+            continue
+        name = operator_name(node)
+        rule = (
+            _inexact
+            if name in inexact
+            else _RULES.get(name)
+            or (_moving if name in MOVING else _elementwise if name in ELEMENTWISE else _everything)
+        )
+        (rule if isinstance(node.target, torch._ops.OpOverload) else _everything)(work, node, wanted)
+    return work.found, work.folds
+
+
+class _Backward:
+    """The demands found so far."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.found: Demands = {}
+        self.folds: list[Fold] = []
+
+    def add(self, node: Any, wanted: Tensor) -> None:
+        """Add to the demand on a node."""
+        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), Tensor):
+            wanted = wanted.expand(tuple(node.meta["val"].shape))
+            self.found[node] = wanted | self.found[node] if node in self.found else wanted
+
+    def of_node(self, node: fx.Node) -> list[Tensor | None]:
+        """Return the demand on each result of a node."""
+        if isinstance(node.meta.get("val"), Tensor):
+            return [self.found.get(node, torch.zeros((), dtype=torch.bool))]
+        parts: list[Tensor | None] = [None] * len(node.meta.get("val") or ())
+        for user in node.users:
+            if user.target is getitem and user in self.found:
+                place = int(user.args[1])  # type: ignore[arg-type]
+                earlier = parts[place]
+                parts[place] = self.found[user] if earlier is None else earlier | self.found[user]
+        return parts
+
+
+def _everything(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    for source in node.all_input_nodes:
+        work.add(source, torch.ones((), dtype=torch.bool))
+        value = source.meta.get("val")
+        if isinstance(value, tuple | list):
+            for user in source.users:
+                work.add(user, torch.ones((), dtype=torch.bool))
+
+
+def _elementwise(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    assert wanted[0] is not None
+    for source in node.all_input_nodes:
+        value = source.meta.get("val")
+        if not isinstance(value, Tensor):
+            continue
+        reaches = wanted[0]
+        if operator_name(node) in ("mul", "multiply"):
+            for other in node.all_input_nodes:
+                if other is not source and isinstance(work.values[other], Known):
+                    reaches = reaches & ~work.values[other].zero
+        work.add(source, _summed_to(reaches.expand(tuple(node.meta["val"].shape)), tuple(value.shape)))
+
+
+def _summed_to(wanted: Tensor, shape: tuple[int, ...]) -> Tensor:
+    result: Tensor = wanted.float().sum_to_size(shape) != 0
+    return result
+
+
+def _moving(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    """Take the derivative of the operator itself, which is linear."""
+    sources = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    leaves = {n: torch.zeros(tuple(n.meta["val"].shape), requires_grad=True)
+              for n in sources if n.meta["val"].is_floating_point()}  # fmt: skip
+    if not leaves or any(n not in leaves and work.values[n].unknown.any() for n in sources):
+        return _everything(work, node, wanted)
+
+    def one(source: fx.Node) -> Any:
+        return leaves[source] if source in leaves else work.values[source].value
+
+    with torch.enable_grad():
+        result = call(node, one)
+        results = list(result) if isinstance(result, tuple | list) else [result]
+        pairs = [(r, w) for r, w in zip(results, wanted, strict=True) if w is not None and r.requires_grad]
+        if not pairs:
+            return None
+        outputs, cotangents = zip(*[(r, w.expand(r.shape).to(r.dtype)) for r, w in pairs], strict=True)
+        derivatives = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
+    for source, derivative in zip(leaves, derivatives, strict=True):
+        if derivative is not None:
+            work.add(source, derivative != 0)
+    return None
+
+
+def _linear(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    parts = matrix_of(node, work.values)
+    if parts is None:
+        return _everything(work, node, wanted)
+    x, weight, bias = parts
+    assert wanted[0] is not None
+    (rows,) = leading_rows(wanted[0].expand(tuple(node.meta["val"].shape)))
+    reaches = torch.matmul(rows.float(), (~weight.zero).float()) != 0
+    reaches = reaches[0] if len(reaches) == 1 else reaches.reshape(tuple(x.meta["val"].shape))
+    constant, unknown = by_channel(work.values[x], -1)
+    if _foldable(bias, work.values):
+        assert bias is not None
+        work.folds.append(Fold(bias, x, -1, weight.value, constant))
+        reaches = reaches & unknown
+    work.add(x, reaches & ~work.values[x].zero)
+    return None
+
+
+def _foldable(bias: fx.Node | None, values: Values) -> bool:
+    return bias is not None and bias.op == "placeholder" and len(bias.users) == 1
+
+
+def _convolution(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    x, bias = node.args[0], argument(node, 2, "bias")
+    assert isinstance(x, fx.Node)
+    assert wanted[0] is not None
+    weight: Known = work.values[node.args[1]]  # type: ignore[index]
+    groups = groups_of_node(node)
+    channel = x.meta["val"].dim() - weight.value.dim() + 1
+    shape = tuple(node.meta["val"].shape)
+    rows = wanted[0].expand(shape).movedim(channel, -1).reshape(-1, shape[channel]).any(0)
+    alive = (kernel_of(node, ~weight.zero).any(-1) & rows[:, None]).unflatten(0, (groups, -1))
+    reaches = alive.any(1).flatten()
+    if groups == 1 and unpadded(node) and _foldable(bias, work.values):
+        constant, unknown = by_channel(work.values[x], channel)
+        work.folds.append(Fold(bias, x, channel, kernel_of(node, weight.value).sum(-1), constant))
+        reaches = reaches & unknown
+    column = [1] * len(shape)
+    column[channel] = -1
+    work.add(x, reaches.view(column) & ~work.values[x].zero)
+    return None
+
+
+def _matmul(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    first, second = node.args[0], node.args[1]
+    a, b = work.values[first], work.values[second]  # type: ignore[index]
+    if a.value.dim() < 2 or b.value.dim() < 2:
+        return _everything(work, node, wanted)
+    assert wanted[0] is not None
+    reaches = wanted[0].expand(tuple(node.meta["val"].shape)).float()
+    to_a = torch.matmul(reaches, (~b.zero).float().mT)
+    to_b = torch.matmul((~a.zero).float().mT, reaches)
+    work.add(first, (to_a.sum_to_size(a.value.shape) != 0) & ~a.zero)
+    work.add(second, (to_b.sum_to_size(b.value.shape) != 0) & ~b.zero)
+    return None
+
+
+def _einsum(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    """An entry counts if it meets, in a product that is wanted, no zero."""
+    equation, operands = str(node.args[0]).replace(" ", ""), list(node.args[1])  # type: ignore[arg-type]
+    left, arrow, right = equation.partition("->")
+    if not arrow or "." in equation:
+        return _everything(work, node, wanted)
+    assert wanted[0] is not None
+    reaches = wanted[0].expand(tuple(node.meta["val"].shape)).float()
+    alive = [(~work.values[operand].zero).float() for operand in operands]
+    for operand, term in zip(operands, left.split(","), strict=True):
+        work.add(operand, torch.einsum(f"{left},{right}->{term}", *alive, reaches) != 0)
+    return None
+
+
+def _glu(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    x, dim = work.values[node.args[0]], argument(node, 1, "dim", -1)  # type: ignore[index]
+    assert wanted[0] is not None
+    reaches = wanted[0].expand(tuple(node.meta["val"].shape))
+    work.add(node.args[0], torch.cat([reaches, reaches & ~x.zero.chunk(2, dim)[0]], dim))
+
+
+def _of_first(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    assert wanted[0] is not None
+    work.add(node.args[0], wanted[0])
+
+
+def _group_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    if node.args[1] == node.meta["val"].shape[1]:
+        return _spatial(work, node, wanted)
+    return _everything(work, node, wanted)
+
+
+def _batch_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    assert wanted[0] is not None
+    reaches = wanted[0].expand(tuple(node.meta["val"].shape))
+    weight = argument(node, 1, "weight")
+    if weight is not None:
+        reaches = reaches & ~work.values[weight].zero.view(1, -1, *[1] * (reaches.dim() - 2))
+    work.add(node.args[0], reaches)
+
+
+def _inexact(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    """Let a channel depend on itself alone; a reduction over channels on none of them."""
+    source = node.args[0]
+    if wanted[0] is not None and source.meta["val"].shape == node.meta["val"].shape:  # type: ignore[union-attr]
+        work.add(source, wanted[0])
+
+
+def _spatial(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    count = POOLING.get(operator_name(node)) or node.args[0].meta["val"].dim() - 2  # type: ignore[union-attr]
+    total: Tensor | None = None
+    for part in wanted:
+        if part is not None:
+            full = part.expand(tuple(_first(node.meta["val"]).shape)).flatten(-count).any(-1)
+            total = full if total is None else total | full
+    assert total is not None
+    work.add(node.args[0], total.view(*total.shape, *[1] * count))
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple | list) else value
+
+
+def _attention(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    query, key, value = node.args[:3]
+    assert wanted[0] is not None
+    reaches = wanted[0].expand(tuple(node.meta["val"].shape)).any(-2, keepdim=True)  # (…, H, 1, d)
+    v = work.values[value]  # type: ignore[index]
+    heads = v.value.shape[-3] if v.value.dim() > 2 else 1
+    grouped = v.value.dim() > 2 and reaches.shape[-3] != heads
+    shared = reaches.unflatten(-3, (heads, -1)).any(-3) if grouped else reaches
+    to_v = shared & ~v.zero
+    work.add(value, to_v)
+    used = to_v.any(-1, keepdim=True).any(-2, keepdim=True)
+    work.add(key, used)
+    repeats = node.meta["val"].shape[-3] // heads if v.value.dim() > 2 else 1
+    work.add(query, used.repeat_interleave(repeats, -3) & reaches.any(-1, keepdim=True) if v.value.dim() > 2 else used)
+    mask = argument(node, 3, "attn_mask")
+    work.add(mask, torch.ones((), dtype=torch.bool))
+
+
+def _embedding(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    return None  # the ids of its columns stand on the result already
+
+
+def _reduction(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    """Every entry of what is reduced counts, for a sum those that are not known to be 0."""
+    source = node.args[0]
+    x = work.values[source]  # type: ignore[index]
+    assert wanted[0] is not None
+    leaf = torch.zeros(x.value.shape, requires_grad=True)
+    with torch.enable_grad():
+        result = node.target(leaf, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+        (derivative,) = torch.autograd.grad(result, leaf, wanted[0].expand(result.shape).to(result.dtype))
+    work.add(source, (derivative != 0) & ~x.zero)
+
+
+def _along(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+    assert wanted[0] is not None
+    dim = int(node.args[1])  # type: ignore[arg-type]
+    work.add(node.args[0], wanted[0].expand(tuple(node.meta["val"].shape)).any(dim, keepdim=True))
+
+
+_Rule: TypeAlias = Callable[[_Backward, fx.Node, list[Tensor | None]], None]
+_PLAIN: dict[str, _Rule] = {
+    "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "batch_norm": _batch_norm,
+    "instance_norm": _spatial, "scaled_dot_product_attention": _attention, "embedding": _embedding, "sum": _reduction,
+    "mean": _reduction, "softmax": _along, "log_softmax": _along, "cumsum": _along, "glu": _glu,
+    "einsum": _einsum, "prelu": _of_first,
+    "group_norm": _group_norm,
+}  # fmt: skip
+_RULES: dict[str, _Rule] = {
+    **_PLAIN,
+    **dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution),
+    **dict.fromkeys(POOLING, _spatial),
+}

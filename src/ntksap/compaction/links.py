@@ -1,0 +1,93 @@
+"""Ids through the whole graph: what is coupled with what, and what is frozen for which reason."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import numpy as np
+from torch import fx, nn
+from torch.utils._pytree import tree_map_only
+
+from ntksap.compaction.graph import Graph, shape_of
+from ntksap.compaction.ids import Axes, Ints, Units, fixed
+from ntksap.compaction.rules import RULES, Place
+
+
+@dataclass
+class Links:
+    """The ids of every tensor in a graph.
+
+    Attributes:
+        axes: {node: its ids, a list for several results}.
+        units: which ids live or die together.
+        parameters: the names among the stored tensors that are parameters, not buffers.
+        sized: the places at which the module's own code names the size of an axis from which channels may go.
+        unknown: {operator without a rule: [(the module in which it stands, the ids that it froze)]}.
+    """
+
+    graph: Graph
+    units: Units = field(default_factory=Units)
+    axes: dict[fx.Node, Any] = field(default_factory=dict)
+    sized: list[Place] = field(default_factory=list)
+    parameters: frozenset[str] = frozenset()
+    unknown: dict[str, list[tuple[str, Ints]]] = field(default_factory=dict)
+
+
+def link(graph: Graph, module: nn.Module, *, inexact: Collection[str] = (), rigid: Collection[str] = ()) -> Links:
+    """Carry ids through ``graph`` by the rules of its operators.
+
+    Args:
+        graph: the graph of ``module``.
+        module: the module, whose attributes tell what an axis is.
+        inexact: operators (``"layer_norm"``) that may change with the number of channels instead of freezing it.
+        rigid: names of classes whose code cannot follow another size.
+    """
+    links = Links(graph, parameters=frozenset(name for name, _ in module.named_parameters()))
+    shapes = dict(module.named_parameters()) | dict(module.named_buffers())
+    for node in graph.nodes:
+        if node in graph.stored and graph.stored[node] in shapes:
+            tensor = shapes[graph.stored[node]]
+            links.axes[node] = Axes(tuple(links.units.new(size) for size in tensor.shape))
+        elif node.op == "call_function" and node.target is getitem:
+            links.axes[node] = links.axes[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif node.op == "call_function":
+            links.axes[node] = _follow(links, Place(node, module, links.units, inexact, rigid))
+        else:
+            links.axes[node] = _fixed(node)
+    for node in graph.outputs:
+        for axes in _listed(links.axes[node]):
+            for ids in axes.ids:
+                if ids.any():
+                    links.units.freeze(ids[ids != 0], "it is an output of the module")
+    return links
+
+
+def _follow(links: Links, place: Place) -> Any:
+    """Return the ids of a node's result by its rule; without one, everything that it touches is frozen."""
+    node = place.node
+    args = tree_map_only(fx.Node, links.axes.__getitem__, node.args)
+    kwargs = tree_map_only(fx.Node, links.axes.__getitem__, dict(node.kwargs))
+    touched = [axes for source in node.all_input_nodes for axes in _listed(links.axes[source])]
+    if not any(ids.any() for axes in touched for ids in axes.ids):
+        return _fixed(node)  # nothing but sizes of inputs
+    if place.operator in RULES:
+        result = RULES[place.operator](place, *args, **kwargs)
+        if place.sized:
+            links.sized.append(place)
+        return result
+    ids = np.concatenate([own for axes in touched for own in axes.ids])
+    links.unknown.setdefault(place.operator, []).append((place.path, ids[links.units.free(ids)]))
+    place.freeze_all(touched, "there is no rule for this operator")
+    return _fixed(node)
+
+
+def _fixed(node: fx.Node) -> Any:
+    shape = shape_of(node)
+    if isinstance(shape, list):
+        return [fixed(one or ()) for one in shape]
+    return fixed(shape or ())
+
+
+def _listed(axes: Any) -> list[Axes]:
+    return [axes] if isinstance(axes, Axes) else list(axes)

@@ -1,0 +1,18 @@
+"""What each operator does to channels; importing this fills the table."""
+
+from ntksap.compaction.rules import attention, convolution, elementwise, linear, norms, reductions, shape
+from ntksap.compaction.rules.table import RULES, Place, Rule, rule
+
+__all__ = [
+    "RULES",
+    "Place",
+    "Rule",
+    "attention",
+    "convolution",
+    "elementwise",
+    "linear",
+    "norms",
+    "reductions",
+    "rule",
+    "shape",
+]

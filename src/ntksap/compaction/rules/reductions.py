@@ -1,0 +1,60 @@
+"""Operators that reduce axes, or that mix what stands along one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ntksap.compaction.ids import Axes, fixed
+from ntksap.compaction.rules.table import Place, rule
+
+
+@rule("sum", "mean", "amax", "amin", "var", "std", "prod", "logsumexp", "linalg_vector_norm", "norm", "max", "min",
+      "argmax", "argmin", "any", "all", "var_mean", "std_mean", "median", "adaptive_avg_pool1d_over")  # fmt: skip
+def reduction(place: Place, x: Axes, *args: Any, **kwargs: Any) -> Any:
+    """Drop the reduced axes. A sum over channels loses nothing with a channel of zeros; everything else does."""
+    dims, keep = _reduced(place, x, args, kwargs)
+    for dim in dims:
+        if place.operator != "sum" and place.exact:
+            place.freeze(x.ids[dim], "reduced over")
+    ids = [np.zeros(1, np.int64) if dim in dims else own for dim, own in enumerate(x.ids) if keep or dim not in dims]
+    value = place.node.meta["val"]
+    return [Axes(tuple(ids)) for _ in value] if isinstance(value, tuple | list) else Axes(tuple(ids))
+
+
+def _reduced(place: Place, x: Axes, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[set[int], bool]:
+    """Return the reduced dimensions and whether they stay with size 1, by the operator's own schema."""
+    given = dict(zip([a.name for a in place.node.target._schema.arguments[1:]], args, strict=False)) | kwargs  # type: ignore[union-attr]
+    dims = given.get("dim")
+    every = range(len(x.ids))
+    listed = every if dims is None or dims == [] else [dims] if isinstance(dims, int) else dims
+    return {dim % max(len(x.ids), 1) for dim in listed}, bool(given.get("keepdim", False))
+
+
+@rule("softmax", "log_softmax", "_softmax", "cumsum", "cumprod", "logcumsumexp")
+def along(place: Place, x: Axes, dim: int, *args: Any, **kwargs: Any) -> Axes:
+    """Mix what stands along one axis."""
+    place.freeze(x.ids[dim], "mixed along it")
+    return x
+
+
+POOLING = {
+    f"{kind}{n}d": n
+    for n in (1, 2, 3)
+    for kind in ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "lp_pool", "reflection_pad",
+                 "replication_pad", "upsample_nearest", "upsample_nearest_exact", "_upsample_nearest_exact")
+} | {"upsample_bilinear2d": 2, "upsample_bicubic2d": 2, "upsample_linear1d": 1, "upsample_trilinear3d": 3,
+     "_upsample_bilinear2d_aa": 2, "_upsample_bicubic2d_aa": 2}  # fmt: skip
+"""{operators that work on each channel's image by itself: the number of its dimensions}."""
+
+
+@rule(*POOLING)
+def spatial(place: Place, x: Axes, *args: Any, **kwargs: Any) -> Any:
+    """Work on the last dimensions of each channel."""
+    count = POOLING[place.operator]
+    for ids in x.ids[-count:]:
+        place.freeze(ids, "an axis of space")
+    value = place.node.meta["val"]
+    first = value[0] if isinstance(value, tuple | list) else value
+    result = Axes((*x.ids[:-count], *fixed(first.shape[-count:]).ids))
+    return [result for _ in value] if isinstance(value, tuple | list) else result

@@ -1,0 +1,181 @@
+"""Which channels hang together, what is frozen and why."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntksap
+from ntksap.compaction import channel_groups, channel_masks, channel_scores, rule, select_channels
+from ntksap.compaction.rules import RULES
+from tests.compaction.networks import NETWORKS, GroupedQueries, RigidAttention, SelfAttention, Shuffle, images
+
+SIZES = {
+    "mlp": [8, 6], "functions that are not 0 at 0": [8, 6, 6], "such functions on images": [6, 5, 4],
+    "lenet": [4, 6, 5],
+    "residual": [6, 5, 5, 8, 8], "dense": [4, 4, 4, 6], "u-net": [4, 6, 8, 6, 6, 4, 4], "inverted residual": [6, 12],
+    "channel shuffle": [4, 4, 6], "squeeze and excite": [8, 4, 6], "spatial gate": [5], "inception": [4, 3, 5, 3],
+    "gates": [8, 6, 6, 8, 5], "pixel shuffle": [8, 4, 6], "grouped convolutions": [4, 2, 3, 2],
+    "norms of channels": [6, 8, 4], "conv1d": [6, 5], "conv3d": [4, 5], "a norm after flatten": [6],
+    "attention": [3, 20],
+    "rigid attention": [20], "split attention": [3, 20], "grouped queries": [3, 20], "einsum attention": [3, 20],
+    "nn.TransformerEncoder": [4, 12, 4, 12], "nn.Transformer": [2, 12, 2, 2, 12], "mixer": [6, 10, 14],
+    "convnext block": [24], "tied": [6], "a size in the code": [4, 7], "lstm": [6, 8], "two inputs": [6, 6, 7],
+    "pyramid": [5, 7, 6], "padded shortcut": [4, 8], "in place": [6], "resnet8": [16, 16, 32, 32, 64, 64],
+    "vgg11-bn": [64, 128, 256, 256, 512, 512, 512, 512],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
+def test_groups_are_as_large_as_worked_out_by_hand_and_every_other_axis_says_why_not(network):
+    model = network.make()
+    groups = channel_groups(model, network.inputs())
+    assert [group.size for group in groups.groups] == SIZES[network.name]
+    standing = {(member.name, member.dim) for group in groups.groups for member in group.members}
+    for name, parameter in model.named_parameters():
+        for dim, size in enumerate(parameter.shape):
+            assert size == 1 or ((name, dim) in standing) != ((name, dim) in groups.frozen)
+    assert all(groups.frozen.values())
+
+
+def test_a_member_says_which_unit_each_of_its_indices_belongs_to():
+    groups = channel_groups(GroupedQueries(), torch.ones(1, 2, 8))
+    (heads,) = groups.groups
+    units = {f"{member.name}[{member.dim}]": member.units.tolist() for member in heads.members}
+    assert units["q.weight[0]"] == units["out.weight[1]"] == np.repeat([0, 1, 2], 8).tolist()
+    assert units["kv.0.weight[0]"] == units["kv.1.bias[0]"] == np.repeat([0, 1, 2], 4).tolist()
+
+
+def test_indices_of_a_concatenation_belong_to_the_groups_that_they_come_from():
+    groups = channel_groups(Shuffle(), torch.ones(1, 2, 6, 6))
+    stem = next(m for m in groups.groups[0].members if m.name == "stem.0.weight")
+    last = next(m for m in groups.groups[0].members if m.name == "last.0.weight")
+    assert stem.units.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]  # halves lose the same places
+    assert last.units.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]  # shuffled
+
+
+def test_an_operator_without_a_rule_is_named_with_the_axes_that_it_freezes():
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.special.i0(self.first(x)))
+
+    groups = channel_groups(Odd(), torch.ones(1, 3))
+    assert groups.groups == ()
+    assert groups.unknown == {"special_i0": ("",)}
+    assert "no rule" in groups.frozen["first.weight", 0]
+    assert "no rule: special_i0" in str(groups)
+    try:
+        rule("special_i0")(RULES["relu"])
+        assert [group.size for group in channel_groups(Odd(), torch.ones(1, 3)).groups] == [4]
+        with pytest.raises(ntksap.InputError, match="already"):
+            rule("special_i0")(RULES["relu"])
+    finally:
+        RULES.pop("special_i0", None)
+
+
+def test_a_layer_norm_freezes_its_stream_unless_it_may_be_inexact():
+    model = nn.Sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.Linear(6, 2))
+    assert channel_groups(model, torch.ones(1, 3)).groups == ()
+    (group,) = channel_groups(model, torch.ones(1, 3), inexact=["layer_norm"]).groups
+    assert group.size == 6
+    masks = channel_masks(model, channel_groups(model, torch.ones(1, 3), inexact=["layer_norm"]), [torch.arange(6) < 4])
+    small = ntksap.compact(model, masks, torch.ones(1, 3), inexact=["layer_norm"])
+    assert small[1].normalized_shape == (4,)
+    assert small(torch.ones(1, 3)).shape == (1, 2)
+
+
+def test_code_that_cannot_follow_is_found_out_and_named():
+    frozen = channel_groups(RigidAttention(), torch.ones(1, 4, 12)).frozen
+    assert "the code of RigidAttention holds its size" in frozen["qkv.weight", 0]
+    assert ("qkv.weight", 0) not in channel_groups(SelfAttention(), torch.ones(1, 4, 12)).frozen
+
+
+def test_reading_a_module_leaves_it_as_it_is():
+    model = ntksap.models.build("resnet8").train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    channel_groups(model, images(3, 16, 16)())
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_module_without_one_graph_is_refused_with_the_reason():
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(ntksap.InputError, match="cannot be read"):
+        channel_groups(Branching(), torch.ones(2))
+
+
+def resnet():
+    model = ntksap.models.build("resnet8")
+    scores = {name: model.get_parameter(name).detach().abs() for name in ntksap.Net(model).prunable}
+    return model, channel_groups(model, torch.ones(1, 3, 16, 16)), scores
+
+
+def left(groups, scores, kept, costs=None):
+    """Count what is left, weight by weight."""
+    total = 0.0
+    for name, score in scores.items():
+        alive = torch.ones(score.shape)
+        for group, keep in zip(groups.groups, kept, strict=True):
+            for member in group.members:
+                if member.name == name:
+                    gone = [i for i, unit in enumerate(member.units) if unit >= 0 and not keep[unit]]
+                    alive.index_fill_(member.dim, torch.tensor(gone, dtype=torch.long), 0)
+        total += float(alive.sum()) * (costs[name] if costs else 1)
+    return total
+
+
+def test_a_units_score_is_the_sum_over_every_weight_that_goes_with_it():
+    _, groups, scores = resnet()
+    for group, found in zip(groups.groups, channel_scores(groups, scores), strict=True):
+        for unit in (0, group.size - 1):
+            expected = sum(
+                float(
+                    scores[m.name].index_select(m.dim, torch.from_numpy(np.flatnonzero(m.units == unit))).double().sum()
+                )
+                for m in group.members
+                if m.name in scores
+            )
+            assert float(found[unit]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("density", [0.02, 0.25, 0.5, 0.9, 1.0])
+def test_what_is_left_is_as_near_to_the_budget_as_one_more_channel(density):
+    _, groups, scores = resnet()
+    kept = select_channels(groups, scores, density)
+    assert all(keep.any() for keep in kept)
+    total = sum(score.numel() for score in scores.values())
+    sums = channel_scores(groups, scores)
+    ranked = sorted((float(score), g, u) for g, own in enumerate(sums) for u, score in enumerate(own))
+    may_go = [(g, u) for score, g, u in ranked if score < float(sums[g].max())]
+    removed = [(g, u) for g, u in may_go if not kept[g][u]]
+    assert removed == may_go[: len(removed)]  # the lowest first, but the best of each group
+    step = max(
+        left(groups, scores, kept) - left(groups, scores, [k & (torch.arange(len(k)) != i) for k in kept])
+        for i in range(16)
+    )
+    assert abs(left(groups, scores, kept) - density * total) <= max(step, 0.01 * total)
+    if density == 1:
+        assert all(keep.all() for keep in kept)
+
+
+def test_costs_count_multiply_adds_and_numbers_of_channels_can_be_round():
+    _, groups, scores = resnet()
+    costs = {name: 256.0 if "blocks.0" in name else 64.0 for name in scores}
+    kept = select_channels(groups, scores, 0.4, costs=costs, round_to=4)
+    assert all(int(keep.sum()) % 4 == 0 for keep in kept)
+    whole = left(groups, scores, [torch.ones_like(keep) for keep in kept], costs)
+    assert 0.3 < left(groups, scores, kept, costs) / whole < 0.5
+
+
+@pytest.mark.parametrize(("density", "round_to"), [(0, 1), (1.5, 1), (0.5, 0)])
+def test_budgets_that_make_no_sense_are_refused(density, round_to):
+    _, groups, scores = resnet()
+    with pytest.raises(ntksap.InputError):
+        select_channels(groups, scores, density, round_to=round_to)

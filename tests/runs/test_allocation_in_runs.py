@@ -1,0 +1,59 @@
+"""Allocation, places, pattern and rescaling inside a run: named, recorded, resumable."""
+
+import pytest
+import torch
+
+from ntksap import InputError, Masks, models
+from ntksap.runs.execution import run
+from ntksap.runs.folder import Place
+from ntksap.training.checkpoint import read_model
+from tests.runs.small_runs import outcome, small_settings
+
+HOW = {"allocation": "erk", "pattern": "2:4", "rescale": True}
+
+
+def test_a_run_starts_from_rescaled_weights_in_the_allocation_and_the_pattern(tmp_path):
+    settings = small_settings("magnitude", epochs=1, **HOW)
+    result = run(settings, tmp_path, Place(keep_epochs=(0,)))
+    masks = Masks.load(tmp_path / settings.name / "masks.safetensors")
+    assert masks.obeys("2:4")
+    assert (masks.info["allocation"], masks.info["rescale"]) == ("erk", "layer")
+    assert result["kept"] == masks.kept
+    model = models.build("lenet-300-100", num_classes=10, input_shape=(1, 8, 8), seed=0)
+    expected = model[1].weight.detach() * masks["1.weight"] * masks["1.weight"].double().mean().rsqrt().float()
+    read_model(tmp_path / settings.name / "epoch-0000.safetensors", model)
+    torch.testing.assert_close(model[1].weight.detach(), expected)
+
+
+def test_a_training_that_stops_does_not_rescale_again(tmp_path):
+    settings = small_settings("magnitude", epochs=3, **HOW)
+    run(settings, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress):
+        if progress.stage == "train" and progress.done == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(settings, tmp_path / "parts", on_progress=stop)
+    run(settings, tmp_path / "parts")
+    assert outcome(tmp_path / "parts" / settings.name) == outcome(tmp_path / "whole" / settings.name)
+
+
+def test_what_is_not_given_does_not_rename_a_run_and_what_is_given_does():
+    plain = small_settings("magnitude")
+    assert plain == small_settings("magnitude", allocation="", places="score", pattern="", rescale=False)
+    others = [{"allocation": "erk"}, {"places": "random"}, {"pattern": "2:4"}, {"rescale": True}, {"rescale": "unit"}]
+    assert len({plain.name, *(small_settings("magnitude", **how).name for how in others)}) == 6
+
+
+def test_settings_that_contradict_each_other_are_refused_before_anything_runs():
+    for how, text in [
+        ({"places": "random", "sanity": "shuffle"}, "shuffle moves masks"),
+        ({"allocation": "erq"}, "Did you mean 'erk'"),
+        ({"pattern": "rows"}, "unknown pattern"),
+    ]:
+        with pytest.raises(InputError, match=text):
+            small_settings("magnitude", **how)
