@@ -53,7 +53,7 @@ def test_one_run_that_fails_and_one_whose_process_dies_do_not_stop_the_others(tm
     for event in events:
         outcome[event.settings.name] = event
         if event.settings == victim and event.kind == "progress" and event.progress.stage == "train":
-            os.kill(int((tmp_path / victim.name / "lock").read_text()), signal.SIGKILL)
+            os.kill(int((tmp_path / victim.name / "owner").read_text()), signal.SIGKILL)
     assert outcome[victim.name].kind == "failed"
     assert "SIGKILL" in outcome[victim.name].error
     assert outcome[failing.name].kind == "failed"
@@ -137,18 +137,19 @@ def test_train_prints_its_result_and_goes_on(tmp_path, capsys):
 def test_ctrl_c_stops_a_sweep_and_leaves_no_process(tmp_path):
     arguments = [*COMPARE, "--epochs", "500", "--methods", "random", "--out", str(tmp_path)]
     process = subprocess.Popen([sys.executable, "-m", "ntksap", *arguments], stderr=subprocess.PIPE, text=True)
-    locks: list[Path] = []
-    while len(locks) < 2:
-        locks = [path for path in tmp_path.glob("runs/*/lock") if (path.parent / "metrics.jsonl").exists()]
+    begun: list[Path] = []
+    while len(begun) < 2:
+        begun = list(tmp_path.glob("runs/*/metrics.jsonl"))
         time.sleep(0.1)
+    owners = [int((path.parent / "owner").read_text()) for path in begun]
     process.send_signal(signal.SIGINT)
     _, message = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on" in message
+    assert "the same command resumes them" in message
     assert "Traceback" not in message
-    for lock in locks:
+    for pid in owners:
         with pytest.raises(ProcessLookupError):
-            os.kill(int(lock.read_text()), 0)
+            os.kill(pid, 0)
 
 
 def test_workers_die_with_a_sweep_that_is_killed(tmp_path):
@@ -156,7 +157,7 @@ def test_workers_die_with_a_sweep_that_is_killed(tmp_path):
     process = subprocess.Popen([sys.executable, "-m", "ntksap", *arguments], stderr=subprocess.DEVNULL)
     while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2:
         time.sleep(0.1)
-    owners = [int(path.read_text()) for path in tmp_path.glob("runs/*/lock")]
+    owners = [int(path.read_text()) for path in tmp_path.glob("runs/*/owner")]
     process.kill()
     process.wait()
     for _ in range(100):
