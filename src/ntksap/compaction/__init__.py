@@ -1,12 +1,12 @@
 """Smaller modules: the graph, its channels and how they are coupled, and cutting them out."""
 
 from ntksap.compaction.channels import channel_masks
-from ntksap.compaction.compact import compact
 from ntksap.compaction.groups import ChannelGroup, ChannelGroups, Member, channel_groups
 from ntksap.compaction.plan import plan_compaction
 from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_recipe
 from ntksap.compaction.rules import Place, rule
 from ntksap.compaction.selection import channel_scores, select_channels
+from ntksap.compaction.smaller import compact
 
 __all__ = [
     "ChannelGroup",
