@@ -21,7 +21,7 @@ DEFAULT = "default"
 """In ``include``, stands for what is prunable without it."""
 
 _NAMED = 5
-_SHARE = 0.01
+_SHARE = 0.02
 """What is no weight of a layer but has two dimensions and this share of all parameters is named in a warning."""
 
 
@@ -53,7 +53,7 @@ def prunable_names(module: nn.Module, include: Selectors = None, exclude: Select
 def left_out(module: nn.Module, include: Selectors = None, exclude: Selectors = None) -> dict[str, float]:
     """Return what has the size of a weight matrix and is neither prunable nor excluded: {name: share of parameters}.
 
-    That is, what is trainable, no embedding and no bias, more than one wide in two dimensions, and at least 1 % of all
+    That is, what is trainable, no embedding and no bias, more than one wide in two dimensions, and at least 2 % of all
     parameters. An ``include`` without ``"default"`` has chosen, so nothing is left out then.
     """
     if include is not None and DEFAULT not in _listed(include):
