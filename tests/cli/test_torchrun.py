@@ -71,7 +71,7 @@ def test_a_killed_process_ends_the_job_and_the_same_command_goes_on_with_another
     _, stderr = job.communicate(timeout=120)
     assert job.returncode != 0
     assert time.monotonic() - start < 60
-    assert "goes on from the last checkpoint" in plain(stderr) or "SIGKILL" in stderr
+    assert "resumes from the last checkpoint" in plain(stderr) or "SIGKILL" in stderr
     assert checkpoint.exists()
     assert not list(tmp_path.glob("*/result.json"))
     again = finish([sys.executable, "-m", "ntksap", *command])

@@ -145,7 +145,7 @@ def test_an_interrupted_download_goes_on_from_where_it_stopped(
     get: Callable[[], Path], server: Server, tmp_path: Path
 ) -> None:
     server.break_after = 100_001
-    with pytest.raises(DataError, match=r"could not be fetched.*running again goes on from there"):
+    with pytest.raises(DataError, match=r"could not be fetched.*running again resumes from there"):
         get()
     assert [path.name for path in tmp_path.iterdir()] == [NAME + ".part"]
     with pytest.raises(DataError, match="could not be fetched"):

@@ -190,7 +190,7 @@ def lost() -> Iterator[None]:
         if isinstance(error, NtksapError) or not any(word in str(error) for word in _SIGNS):
             raise
         raise RanksError(
-            "another process of this job ended or cannot be reached. Nothing is lost: the same command goes on from "
+            "another process of this job ended or cannot be reached. Nothing is lost: the same command resumes from "
             f"the last checkpoint, with any number of processes ({str(error).splitlines()[0]})"
         ) from error
 

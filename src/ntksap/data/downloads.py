@@ -69,13 +69,13 @@ def _fetch(url: str, path: Path, progress: bool) -> None:
         _complete(url, part, progress)
     except (OSError, http.client.HTTPException) as error:
         raise DataError(
-            f"{url} could not be fetched: {error}. What has arrived is kept and running again goes on from there; "
+            f"{url} could not be fetched: {error}. What has arrived is kept and running again resumes from there; "
             f"or put the file at {path.absolute()} by other means"
         ) from error
     with part.open("rb") as stream:
         actual = md5(stream)
     if actual != MD5[path.name]:
-        part.unlink()  # nothing to go on from: the next attempt starts afresh
+        part.unlink()  # nothing to resume from: the next attempt starts afresh
         raise DataError(
             f"{url} is not the published file: its MD5 is {actual}, expected {MD5[path.name]}. It was discarded; "
             f"try again, or put the file at {path.absolute()} by other means"
@@ -105,7 +105,7 @@ def _complete(url: str, part: Path, progress: bool) -> None:
             task = bar.add_task(part.stem, total=total, completed=file.tell())
             while chunk := response.read(CHUNK):
                 if file.tell() + len(chunk) > LIMIT:
-                    file.truncate(0)  # nothing to go on from
+                    file.truncate(0)  # nothing to resume from
                     raise OSError(f"it does not end after {LIMIT:,} bytes, more than any archive of the table")
                 file.write(chunk)
                 bar.advance(task, len(chunk))

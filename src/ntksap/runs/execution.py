@@ -27,10 +27,10 @@ def run(
     on_progress: OnProgress = lambda progress: None,
     group: ProcessGroup | None = None,
 ) -> dict[str, Any]:
-    """Carry out a run in ``root``, or go on with it, and return its result; a finished one is only read.
+    """Carry out a run in ``root``, or resume it, and return its result; a finished one is only read.
 
     With a ``group``, every process of it makes this call and they share the work; the first one writes, all of them
-    must see the folder. A run may go on with another number of processes than it began with.
+    must see the folder. A run may resume with another number of processes than it began with.
 
     Raises `BusyError` if another process is at it. Any other error is also written to ``error.json``.
     """

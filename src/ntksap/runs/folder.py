@@ -10,7 +10,7 @@ A run is a folder named by its settings:
 - ``result.json``: there exactly when the run is finished
 - ``error.json``: why the last attempt failed, if it did
 
-Each file is replaced as a whole, so a process that is killed at any moment leaves a folder to go on from. What is done
+Each file is replaced as a whole, so a process that is killed at any moment leaves a folder to resume from. What is done
 again after that is the work since the last file, and it ends in the same bits.
 
 Each file but ``error.json`` holds a hash of its contents, and one that does not have it any more is an error that says

@@ -30,7 +30,7 @@ def sweep(
     """Carry out the runs in ``root`` in ``jobs`` processes, which share the cores, and yield what happens.
 
     ``task`` is what a process does with settings: `run`, or `prune_only` with its shapes filled in.
-    Finished runs are skipped, begun ones go on. Closing the iterator stops the processes; nothing is lost by that.
+    Finished runs are skipped, begun ones resume. Closing the iterator stops the processes; nothing is lost by that.
     """
     work = Work(Path(root), place or Place(), max(1, cores() // jobs), store, task=task)
     waiting = deque((yield from skip_finished(settings, work)))
@@ -77,7 +77,7 @@ class _Worker:
             self.process.join()
             self.task, self.alive = None, False
             return Event(
-                task, "failed", error=f"its process died ({_cause(self.process.exitcode)}); run again to go on"
+                task, "failed", error=f"its process died ({_cause(self.process.exitcode)}); run again to resume"
             )
         if isinstance(message, Progress):
             return Event(task, "progress", progress=message)

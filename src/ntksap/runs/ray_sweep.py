@@ -1,6 +1,6 @@
 """A sweep on a Ray cluster: each run is a task. Ray decides where it runs, and again when its worker or machine dies.
 
-A run's folder is the truth: whoever gets a task goes on from what is there, and the folder's lock keeps two apart.
+A run's folder is the truth: whoever gets a task resumes from what is there, and the folder's lock keeps two apart.
 """
 
 import platform
@@ -40,7 +40,7 @@ def sweep_ray(
     gpus: None is 1 on a cuda device and else 0.
 
     ``root`` is a folder that all machines share, or else ``store`` brings finished runs here. Finished runs are
-    skipped, begun ones go on. Closing the iterator cancels the tasks; nothing is lost by that.
+    skipped, begun ones resume. Closing the iterator cancels the tasks; nothing is lost by that.
     """
     place = place or Place()
     if gpus is None:
@@ -95,7 +95,7 @@ def _outcome(ray: Any, reference: Any, settings: Settings, work: Work) -> Event:
     except ray.exceptions.RayTaskError as error:  # before our code had the word, such as when ntksap is not installed
         outcome = str(error).strip().splitlines()[-1]
     except ray.exceptions.RayError as error:
-        outcome = f"Ray gave it up after {RETRIES} retries ({type(error).__name__}); run again to go on"
+        outcome = f"Ray gave it up after {RETRIES} retries ({type(error).__name__}); run again to resume"
     if isinstance(outcome, str):
         return Event(settings, "failed", error=outcome)
     return Event(settings, "finished", result=outcome)

@@ -132,7 +132,7 @@ class Store:
         except Exception as error:  # each kind of store has errors of its own
             raise StorageError(
                 f"cannot {doing} {self.url}: {type(error).__name__}: {error}. Is the address right, can it be reached "
-                "from here, and do your credentials allow it? Runs are safe in their folder; the same command goes on"
+                "from here, and do your credentials allow it? Runs are safe in their folder; the same command resumes"
             ) from error
 
 
