@@ -49,7 +49,7 @@ def main(epochs: int = 10) -> dict[str, float | bool]:
     model.eval()
     with torch.no_grad():
         accuracy = (model(images[test]).argmax(1) == labels[test]).double().mean().item()
-    return {"accuracy": accuracy, "sparsity": masks.sparsity, "model holds": masks.hold(model)}
+    return {"accuracy": accuracy, "sparsity": masks.sparsity, "model holds": masks.obeyed_by(model)}
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class KeepMasks(TrainerCallback):
         self.masks.attach(model)
 
     def on_save(self, args, state, control, model=None, **kwargs):
-        if not self.masks.hold(model):
+        if not self.masks.obeyed_by(model):
             raise RuntimeError("pruned weights have moved")
 
 
@@ -92,8 +92,8 @@ def main(folder: Path, epochs: int = 10) -> dict[str, float | bool]:
     return {
         "accuracy": accuracy,
         "sparsity": masks.sparsity,
-        "model holds": masks.hold(model),
-        "saved model holds": masks.hold(loaded),
+        "model holds": masks.obeyed_by(model),
+        "saved model holds": masks.obeyed_by(loaded),
         "steps": resumed.state.global_step,
     }
 

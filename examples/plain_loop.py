@@ -65,8 +65,8 @@ def main(epochs: int = 6) -> dict[str, float | bool]:
     return {
         "accuracy": accuracy,
         "sparsity": masks.sparsity,
-        "model holds": masks.hold(model),
-        "average holds": masks.hold(averaged.module),
+        "model holds": masks.obeyed_by(model),
+        "average holds": masks.obeyed_by(averaged.module),
     }
 
 

@@ -79,7 +79,7 @@ def test_the_tutorial_runs_from_top_to_bottom():
     for block in blocks("docs/your-own-model.md"):
         exec(block, namespace)
     assert namespace["masks"].kept == round(0.1 * namespace["masks"].total)
-    assert namespace["masks"].hold(namespace["model"])
+    assert namespace["masks"].obeyed_by(namespace["model"])
     assert namespace["accuracy"] > 0.7
     assert namespace["found"].effective_sparsity < 1
 
@@ -105,7 +105,7 @@ def test_the_page_about_other_loops_quotes_the_examples_and_the_rest_runs():
         else:
             exec(block, namespace)
     assert quoted == 2
-    assert namespace["masks"].hold(model)
+    assert namespace["masks"].obeyed_by(model)
     assert namespace["another_model"].weight_mask.sum() == 2
     assert torch.equal(namespace["zeros"]["weight"], torch.eye(2).bool())
 

@@ -57,7 +57,7 @@ def test_the_python_of_the_ntt_page_runs():
     before = model[0].weight.detach().clone()
     namespace = {"ntksap": ntksap, "model": model, "unlabelled_loader": [(torch.randn(8, 6), None)] * 3}
     exec(block, namespace)
-    assert namespace["masks"].hold(model)
+    assert namespace["masks"].obeyed_by(model)
     kept = namespace["masks"]["0.weight"]
     assert not torch.equal(model[0].weight[kept], before[kept])
 

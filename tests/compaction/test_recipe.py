@@ -92,7 +92,7 @@ def test_masks_are_cut_with_the_module_and_hold_there():
     masks = random_masks(model, 0.1, 0)
     recipe = plan_compaction(model, masks, inputs)
     small = recipe.apply(model, masks)
-    assert recipe.masks(masks).hold(small)
+    assert recipe.masks(masks).obeyed_by(small)
     assert recipe.masks(masks).total < masks.total
 
 

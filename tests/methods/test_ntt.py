@@ -133,7 +133,7 @@ def test_the_weights_come_with_the_masks_and_survive_a_file(tmp_path):
     assert torch.equal(model[0].weight[kept], masks.weights["0.weight"][kept])
     assert not torch.equal(model[0].weight[kept], before["0.weight"][kept])
     assert torch.equal(model[2].weight, before["2.weight"])  # frozen
-    assert masks.hold(model)
+    assert masks.obeyed_by(model)
 
 
 def test_weights_are_refused_where_there_are_none_or_the_model_is_another():

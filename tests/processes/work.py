@@ -93,7 +93,7 @@ def trained(group, sync_norm, epochs, batch):
     return {
         "records": records,
         "weights": {name: value.numpy() for name, value in module.state_dict().items()},
-        "hold": masks.hold(module),
+        "hold": masks.obeyed_by(module),
         "evaluated": evaluate(state, data.test),
     }
 
@@ -123,7 +123,7 @@ def sharded(group, steps):
     fully_shard(module[0])
     fully_shard(module)
     masks.attach(module)
-    held = [masks.hold(module)]
+    held = [masks.obeyed_by(module)]
     optimizer = torch.optim.AdamW(module.parameters(), 0.05, weight_decay=0.1)
     made = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(steps):
@@ -131,7 +131,7 @@ def sharded(group, steps):
         optimizer.zero_grad()
         (module(inputs) - inputs[:, :4]).square().mean().backward()
         optimizer.step()
-        held.append(masks.hold(module))
+        held.append(masks.obeyed_by(module))
     moved = {name: p.full_tensor().detach().numpy() for name, p in module.named_parameters()}
     return {"held": held, "weights": moved, "masks": {name: mask.numpy() for name, mask in masks.items()}}
 

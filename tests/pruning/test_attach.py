@@ -43,7 +43,7 @@ def test_pruned_weights_stay_exactly_zero_and_the_others_move(optimizer):
     module = BY_NAME["conv-bn"].module()
     masks = random_masks(module)
     masks.attach(module)
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     start = copy.deepcopy(module.state_dict())
     steps(module, OPTIMIZERS[optimizer](module.parameters()))
     for name, mask in masks.items():
@@ -59,7 +59,7 @@ def test_every_kind_of_module(case):
     masks = random_masks(module)
     masks.attach(module)
     steps(module, OPTIMIZERS["adamw"](module.parameters()), case=case.name)
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     assert list(module.state_dict()) == keys
 
 
@@ -90,8 +90,8 @@ def test_deep_copies_stay_pruned_and_independent():
     masks.attach(module)
     twin = copy.deepcopy(copy.deepcopy(module))
     steps(twin, OPTIMIZERS["adam"](twin.parameters()))
-    assert masks.hold(twin)
-    assert masks.hold(module)
+    assert masks.obeyed_by(twin)
+    assert masks.obeyed_by(module)
     assert not torch.equal(twin[0].weight, module[0].weight)
 
 
@@ -104,7 +104,7 @@ def test_averaged_models_stay_pruned():
     for _ in range(3):
         steps(module, optimizer, 1)
         average.update_parameters(module)
-    assert masks.hold(average.module)
+    assert masks.obeyed_by(average.module)
 
 
 @pytest.mark.parametrize("assign", [False, True])
@@ -114,10 +114,10 @@ def test_a_loaded_state_dict_is_pruned_too(assign):
     masks.attach(module)
     dense = conv_bn().state_dict()
     module.load_state_dict(dense, assign=assign)
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     assert torch.equal(module[0].weight[masks["0.weight"]], dense["0.weight"][masks["0.weight"]])
     steps(module, OPTIMIZERS["sgd"](module.parameters()))
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
 
 
 def test_state_dict_round_trip_through_a_file():
@@ -130,7 +130,7 @@ def test_state_dict_round_trip_through_a_file():
     file.seek(0)
     fresh = conv_bn()
     fresh.load_state_dict(torch.load(file, weights_only=True))
-    assert masks.hold(fresh)
+    assert masks.obeyed_by(fresh)
     assert all(
         torch.equal(a, b) for a, b in zip(module.state_dict().values(), fresh.state_dict().values(), strict=True)
     )
@@ -144,10 +144,10 @@ def test_a_pickled_module_loads_and_can_be_attached_again():
     torch.save(module, file)
     file.seek(0)
     loaded = copy.deepcopy(torch.load(file, weights_only=False))
-    assert masks.hold(loaded)
+    assert masks.obeyed_by(loaded)
     masks.attach(loaded)
     steps(loaded, OPTIMIZERS["sgd"](loaded.parameters()))
-    assert masks.hold(loaded)
+    assert masks.obeyed_by(loaded)
 
 
 def test_attaching_again_replaces_and_remove_lets_go():
@@ -156,10 +156,10 @@ def test_attaching_again_replaces_and_remove_lets_go():
     first.attach(module)
     attachment = second.attach(module)
     steps(module, OPTIMIZERS["adam"](module.parameters()))
-    assert second.hold(module)
+    assert second.obeyed_by(module)
     attachment.remove()
     steps(module, OPTIMIZERS["adam"](module.parameters()))
-    assert not second.hold(module)
+    assert not second.obeyed_by(module)
     assert not module._load_state_dict_post_hooks
     steps(copy.deepcopy(module), OPTIMIZERS["adam"](module.parameters()))
 
@@ -179,7 +179,7 @@ def test_a_gradient_that_is_there_already_is_masked():
     masks = Masks({"weight": torch.tensor([[True, False, True], [False, True, False]])})
     masks.attach(module)
     torch.optim.SGD(module.parameters(), lr=1.0).step()
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
 
 
 def test_moving_and_casting_keep_the_masks():
@@ -192,7 +192,7 @@ def test_moving_and_casting_keep_the_masks():
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(inputs.double()), labels).backward()
         optimizer.step()
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
 
 
 @pytest.mark.parametrize("attach_first", [True, False])
@@ -205,8 +205,8 @@ def test_compiled_modules(attach_first):
     if not attach_first:
         masks.attach(compiled)
     steps(compiled, OPTIMIZERS["sgd"](compiled.parameters()))
-    assert masks.hold(compiled)
-    assert masks.hold(module)
+    assert masks.obeyed_by(compiled)
+    assert masks.obeyed_by(module)
 
 
 def test_ddp(tmp_path):
@@ -218,7 +218,7 @@ def test_ddp(tmp_path):
         masks.attach(module)
         wrapped = nn.parallel.DistributedDataParallel(module)
         steps(wrapped, OPTIMIZERS["adamw"](wrapped.parameters()))
-        assert masks.hold(wrapped)
+        assert masks.obeyed_by(wrapped)
         assert ntksap.prune(wrapped, 0.5, "synflow", input_shape=(2, 5, 5)).keys() == masks.keys()
     finally:
         torch.distributed.destroy_process_group()
@@ -234,7 +234,7 @@ def test_an_optimizer_whose_state_was_saved_goes_on():
     again = OPTIMIZERS["adam"](resumed.parameters())
     again.load_state_dict(optimizer.state_dict())
     steps(resumed, again)
-    assert masks.hold(resumed)
+    assert masks.obeyed_by(resumed)
 
 
 def test_lbfgs_only_combines_gradients():
@@ -251,7 +251,7 @@ def test_lbfgs_only_combines_gradients():
         return loss
 
     assert optimizer.step(closure) > closure()
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
 
 
 def test_they_hold_where_an_optimizer_mixes_entries_until_they_are_let_go():
@@ -260,10 +260,10 @@ def test_they_hold_where_an_optimizer_mixes_entries_until_they_are_let_go():
     attached = masks.attach(module)
     optimizer = torch.optim.Muon(module.parameters(), lr=0.1)  # its step is an orthogonal matrix: no entry is zero
     steps(module, optimizer, case="no-bias")
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     attached.remove()
     steps(module, optimizer, case="no-bias")
-    assert not masks.hold(module)
+    assert not masks.obeyed_by(module)
 
 
 def test_they_hold_where_momentum_is_older_than_the_masks():
@@ -273,7 +273,7 @@ def test_they_hold_where_momentum_is_older_than_the_masks():
     masks = random_masks(module)
     masks.attach(module)
     steps(module, optimizer)
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
 
 
 HALVES = {
@@ -304,7 +304,7 @@ def test_they_hold_in_half_precision_where_a_step_may_be_0_over_0(kind, dtype):
         for name, mask in masks.items():
             module.get_parameter(name).grad[~mask] = 0
         optimizer.step()
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     assert all(parameter.isfinite().all() for parameter in module.parameters())
 
 
@@ -323,7 +323,7 @@ def test_accumulated_clipped_and_scaled_gradients():
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     assert all((module.get_parameter(n)[m] != start[n][m]).all() for n, m in masks.items())
 
 
@@ -338,7 +338,7 @@ def test_averaged_copies_are_pruned_too(kind):
     for _ in range(3):
         steps(module, optimizer, count=1)
         averaged.update_parameters(module)
-    assert masks.hold(averaged.module)
+    assert masks.obeyed_by(averaged.module)
     assert not torch.equal(averaged.module[0].weight, module[0].weight)
 
 
@@ -349,7 +349,7 @@ def test_modules_compiled_by_inductor():
     masks.attach(module)
     compiled = torch.compile(module)
     steps(compiled, OPTIMIZERS["adamw"](compiled.parameters()))
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     twin = copy.deepcopy(compiled)
     steps(twin, OPTIMIZERS["adamw"](twin.parameters()))
-    assert masks.hold(twin)
+    assert masks.obeyed_by(twin)

@@ -42,7 +42,7 @@ def test_masks_of_a_module_that_torch_pruned_and_of_its_state_dict():
     assert from_torch_prune(module.state_dict()) == masks
     fresh = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
     masks.attach(fresh)
-    assert masks.hold(fresh)
+    assert masks.obeyed_by(fresh)
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES if case.name != "tied"])

@@ -23,7 +23,7 @@ def test_kept_weights_are_multiplied_by_one_over_the_root_of_the_density(case):
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     masks = pruned(module)
     masks.attach(module, rescale=True)
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     for name, parameter in module.named_parameters():
         if name in masks:
             expected = before[name] * masks[name] * masks[name].double().mean().rsqrt().float()

@@ -229,5 +229,5 @@ def test_compiled_training_keeps_keys_and_masks_and_is_close_to_plain_training()
     assert list(compiled.model.state_dict()) == keys
     assert compiled.model is model
     assert ours.pruned == masks.sparsity
-    assert masks.hold(model)
+    assert masks.obeyed_by(model)
     assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-3)

@@ -158,7 +158,7 @@ class Masks(Mapping[str, Tensor]):
                 f"mask {tuple(self[name].shape)} ({len(differ)} of {len(self)} shapes differ)"
             )
 
-    def hold(self, module: nn.Module) -> bool:
+    def obeyed_by(self, module: nn.Module) -> bool:
         """Return whether every pruned weight of ``module`` is exactly zero now (under FSDP: of this shard)."""
         self.check(module)
         parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))

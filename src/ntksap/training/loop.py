@@ -251,7 +251,7 @@ def _check(state: TrainState, *losses: float) -> None:
             f"training diverged in epoch {state.epoch + 1}: the loss is {', '.join(map(str, losses))}. Lower the "
             f"learning rate (lr is {state.recipe.lr}){hint}"
         )
-    if state.masks is not None and not state.masks.hold(state.model):
+    if state.masks is not None and not state.masks.obeyed_by(state.model):
         raise MaskError(
             f"pruned weights are not zero in epoch {state.epoch + 1}: something changed them behind the optimizer"
         )

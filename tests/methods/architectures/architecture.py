@@ -102,28 +102,28 @@ def assert_that_a_pruned_network_trains_and_stays_pruned(architecture: Architect
     optimizer = architecture.adamw(module)
     losses = architecture.train(module, optimizer)
     assert sum(losses[-2:]) < 0.95 * sum(losses[:2])
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
     assert list(module.state_dict()) == keys
 
     twin = copy.deepcopy(module)
     resumed = architecture.adamw(twin)
     resumed.load_state_dict(optimizer.state_dict())
     architecture.train(twin, resumed, steps=2)
-    assert masks.hold(twin)
+    assert masks.obeyed_by(twin)
     assert not _equal(twin, module)
 
     fresh = architecture.module(seed=1)
     fresh.load_state_dict(_through_a_file(module.state_dict()))
-    assert masks.hold(fresh)
+    assert masks.obeyed_by(fresh)
     assert _equal(fresh, module)
     if hasattr(module, "save_pretrained"):
         module.save_pretrained(tmp_path)
         loaded = type(module).from_pretrained(tmp_path)
-        assert masks.hold(loaded)
+        assert masks.obeyed_by(loaded)
         assert _equal(loaded, module)
         masks.attach(loaded)
         architecture.train(loaded, architecture.adamw(loaded), steps=2)
-        assert masks.hold(loaded)
+        assert masks.obeyed_by(loaded)
 
 
 def assert_that_compiled_training_keeps_the_masks(architecture: Architecture) -> None:
@@ -133,7 +133,7 @@ def assert_that_compiled_training_keeps_the_masks(architecture: Architecture) ->
     compiled = torch.compile(module, backend=architecture.compiler)
     losses = architecture.train(compiled, architecture.adamw(compiled))
     assert sum(losses[-2:]) < 0.95 * sum(losses[:2])
-    assert masks.hold(module)
+    assert masks.obeyed_by(module)
 
 
 def assert_that_cost_and_diagnosis_see_every_layer(architecture: Architecture) -> None:
