@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from ntksap._base import InputError, fill
+from ntksap._base import InputError, check_value, fill
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,14 @@ def test_what_does_not_fit_is_named(change, message):
 def test_what_is_missing_is_named():
     with pytest.raises(InputError, match="a thing lacks lr, inner"):
         fill(Outer, {}, "a thing")
+
+
+@pytest.mark.parametrize("value", [2, 0.5])
+def test_of_several_types_a_value_keeps_its_own(value):
+    found = check_value(value, int | float, "floor")
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_numbers_beyond_all_bounds_are_refused():
+    with pytest.raises(InputError, match="more than it can be"):
+        check_value(2**63, float, "lr")
