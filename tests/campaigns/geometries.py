@@ -1,6 +1,6 @@
 """Random geometries of all kernels against torch in float64; a program of its own, as a bad one may end the process.
 
-``python -m tests.net.kernels.campaign COUNT [SEED]`` does COUNT of each kind, prints their counts and each difference,
+``python -m tests.campaigns.geometries COUNT [SEED]`` does COUNT of each kind, prints their counts and each difference,
 and ends with status 1 if there was one.
 """
 
