@@ -254,7 +254,16 @@ def test_plans(place, tally):
     for key in ("method", "label", "rounds", "schedule", "options", "times"):
         for value in values:
             attempt(PLAN, {**PANEL, "rows": [{"method": "random", "label": "row", key: value}]})
-    for kind in ("accuracy", "pruning-flops", "total-flops", "pruning-time", "spectrum", "spectrum-during", "overview"):
+    for kind in (
+        "accuracy",
+        "pruning-flops",
+        "total-flops",
+        "pruning-time",
+        "spectrum",
+        "spectrum-during",
+        "overview",
+        "recipes",
+    ):
         for lacking in PANEL:
             attempt({**PLAN, "kind": kind}, {key: value for key, value in quick.items() if key != lacking})
     path.write_text("panels = " + DEEP)

@@ -31,6 +31,22 @@ KINDS: dict[str, Kind] = {
     "recipes": recipes,
 }
 
+_RUN = ("model", "data", "recipe", "steps")
+_NET = ("model", "input_shape", "classes")
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "accuracy": _RUN,
+    "inference-flops": (*_RUN, *_NET),
+    "pruning-flops": (*_NET, "columns"),
+    "total-flops": (*_RUN, *_NET, "images"),
+    "pruning-time": (*_NET, "data", "recipe", "images"),
+    "spectrum": (*_RUN, *_NET),
+    "spectrum-during": (*_RUN, "epochs"),
+    "relative-spectrum-during": (*_RUN, "epochs"),
+    "overview": ("columns",),
+    "recipes": ("columns",),
+}
+"""Kind → what each panel of such a plan must say."""
+
 
 def carry_out(plan: Plan, bench: Bench) -> Comparison:
     """Carry out a plan; return the comparison, which ``out/NAME-SCALE`` holds as comparison.json and comparison.md."""
@@ -39,6 +55,10 @@ def carry_out(plan: Plan, bench: Bench) -> Comparison:
     if not plan.panels:
         reasons = "; ".join(dict.fromkeys(plan.left_out.values()))
         raise InputError(f"{plan.name} has nothing at the scale {plan.scale}: {reasons}. There is --scale paper")
+    for panel in plan.panels:
+        lacking = [key for key in _NEEDS[plan.kind] if not getattr(panel, key) or getattr(panel, key) == (0, 0, 0)]
+        if lacking:
+            raise InputError(f"{plan.name}: a panel of a plan of {plan.kind} must say {', '.join(lacking)}")
     folder = bench.out / plan.folder
     make_folder(folder)
     found = KINDS[plan.kind](plan, bench, folder)
