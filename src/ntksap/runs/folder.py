@@ -9,6 +9,7 @@ A run is a folder named by its settings:
 - ``checkpoint.safetensors``: the training after the last epoch (``epoch-N.safetensors``: after epoch N, if asked)
 - ``result.json``: there exactly when the run is finished
 - ``error.json``: why the last attempt failed, if it did
+- ``lock``, ``owner``: the lock, and while it is held the number of the process that holds it
 
 Each file is replaced as a whole, so a process that is killed at any moment leaves a folder to resume from. What is done
 again after that is the work since the last file, and it ends in the same bits.
