@@ -187,11 +187,11 @@ def test_bad_probes_say_what_to_do():
         ntksap.prune(module, 0.5, "ntk-sap")
     with pytest.raises(InputError, match="must yield"):
         ntksap.prune(module, 0.5, "snip", data=[torch.ones(2, 3)])
-    with pytest.raises(InputError, match="no option 'draw'; its options: draws, batch"):
+    with pytest.raises(InputError, match="Did you mean 'draws'"):
         ntksap.prune(module, 0.5, "ntk-sap", draw=3)
     with pytest.raises(InputError, match="Did you mean 'ntk-sap'"):
         ntksap.prune(module, 0.5, "ntksap")
-    with pytest.raises(InputError, match="rounds must be at least 1"):
+    with pytest.raises(InputError, match="rounds is a whole number of at least 1"):
         ntksap.prune(module, 0.5, "random", rounds=0)
 
 

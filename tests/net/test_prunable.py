@@ -10,6 +10,7 @@ from torch.nn.utils import parametrizations, parametrize
 import ntksap
 from ntksap.net.layers import by_output, fan_in
 from ntksap.net.prunable import left_out, prunable_names
+from ntksap.net.weight_views import weight_views
 
 
 class Experts(nn.Module):
@@ -60,6 +61,17 @@ def test_stacked_experts_are_prunable_and_one_matrix_each(is_transposed):
     masks = ntksap.prune(module, 0.9, "snip", data=data())
     zeros = sum(int((~masks[name]).sum()) for name in names)
     assert zeros / sum(module.get_parameter(name).numel() for name in names) == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_patterns_hold_in_each_expert(is_transposed):
+    module = Mixture(is_transposed)
+    view = weight_views({"experts.up": tuple(module.experts.up.shape)}, module)["experts.up"]
+    assert view.sizes == (4, 12, 6)
+    assert torch.equal(view.tensor(view.matrices(module.experts.up)), module.experts.up)
+    masks = ntksap.prune(module, 0.5, "magnitude", pattern="2:4", include="experts.down")  # rows of twelve inputs
+    kept = masks["experts.down"].mT if is_transposed else masks["experts.down"]
+    assert (kept.unflatten(-1, (3, 4)).sum(-1) == 2).all()
 
 
 def weight_norm_old(layer: nn.Module) -> nn.Module:

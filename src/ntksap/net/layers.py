@@ -3,7 +3,7 @@
 import fnmatch
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -42,15 +42,19 @@ def layer_weights(module: nn.Module) -> Iterator[nn.Parameter]:
     for name, parameter in module._parameters.items():
         if parameter is None or name.endswith(("_g", "_v", "_orig")):  # of the older weight_norm and spectral_norm
             continue
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) or is_stack(module, parameter):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) or is_stack(module, parameter.shape):
             yield parameter
 
 
-def is_stack(module: nn.Module, parameter: Tensor) -> bool:
-    """Return whether it holds the matrices of several experts: three dimensions, of which the first counts experts."""
-    counts = {getattr(module, name, None) for name in ("num_experts", "num_local_experts", "n_experts")}
-    named = "expert" in type(module).__name__.lower()
-    return parameter.dim() == 3 and (named or len(parameter) in counts)
+def is_stack(module: nn.Module, shape: Sequence[int]) -> bool:
+    """Return whether a parameter of this shape in ``module`` holds the matrices of several experts.
+
+    It has three dimensions then, of which the first counts experts, by what the module or its class is called.
+    """
+    if len(shape) != 3 or isinstance(module, _ConvNd):
+        return False
+    counts = [getattr(module, name, None) for name in ("num_experts", "num_local_experts", "n_experts")]
+    return "expert" in type(module).__name__.lower() or shape[0] in [count for count in counts if type(count) is int]
 
 
 def has_columns_first(module: nn.Module) -> bool:
@@ -68,7 +72,7 @@ def fan_in(module: nn.Module, weight: Tensor) -> int:
     """
     if has_columns_first(module):
         return weight.shape[-2]
-    return weight.shape[-1] if is_stack(module, weight) else math.prod(weight.shape[1:])
+    return weight.shape[-1] if is_stack(module, weight.shape) else math.prod(weight.shape[1:])
 
 
 def is_transformers_conv1d(module: nn.Module) -> bool:
@@ -84,7 +88,7 @@ def by_output(module: nn.Module, values: Tensor) -> Tensor:
     >>> by_output(nn.ConvTranspose2d(4, 6, 3, groups=2), torch.zeros(4, 3, 3, 3)).shape
     torch.Size([6, 18])
     """
-    if is_transformers_conv1d(module) or is_stack(module, values):
+    if is_transformers_conv1d(module) or is_stack(module, values.shape):
         return (values.mT if has_columns_first(module) else values).flatten(0, -2)
     if isinstance(module, _ConvTransposeNd):  # (inputs, outputs ÷ groups, …)
         grouped: Tensor = values.unflatten(0, (module.groups, -1))

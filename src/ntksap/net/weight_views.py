@@ -1,4 +1,4 @@
-"""How a weight tensor reads as matrices (outputs × inputs), one for each position of a kernel."""
+"""How a weight tensor reads as matrices (outputs × inputs), one for each position of a kernel or each expert."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from ntksap.net.layers import is_transformers_conv1d, unwrap
+from ntksap.net.layers import has_columns_first, is_stack, unwrap
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class WeightView:
         shape: of the weight.
         inputs_first: 0 if outputs come first, as in linear layers and convolutions: (outputs, inputs, kernel…). Else
             (inputs, outputs, kernel…) in so many groups: transposed convolutions, and with 1 GPT-2's own linear layer.
+        stack: the first dimension counts matrices, those of the experts of a mixture; each is (outputs, inputs) or,
+            with ``inputs_first``, the other way round.
 
     >>> import torch
     >>> WeightView((6, 4, 3, 3)).matrices(torch.zeros(6, 4, 3, 3)).shape
@@ -25,11 +27,14 @@ class WeightView:
 
     shape: tuple[int, ...]
     inputs_first: int = 0
+    stack: bool = False
 
     def matrices(self, tensor: Tensor) -> Tensor:
-        """Return the weight (or its mask, or its scores) as (positions of the kernel, outputs, inputs)."""
+        """Return the weight (or its mask, or its scores) as (positions of the kernel or experts, outputs, inputs)."""
         if tensor.dim() < 2:
             return tensor.reshape(1, 1, -1)
+        if self.stack:
+            return tensor.mT if self.inputs_first else tensor
         if self.inputs_first:  # (groups · inputs, outputs, kernel…) → (groups · outputs, inputs, kernel…)
             grouped: Tensor = tensor.unflatten(0, (self.inputs_first, -1))
             tensor = grouped.transpose(1, 2).flatten(0, 1)
@@ -39,6 +44,8 @@ class WeightView:
         """Return a tensor of ``shape`` from what `matrices` returned."""
         if len(self.shape) < 2:
             return matrices.reshape(self.shape)
+        if self.stack:
+            return matrices.mT if self.inputs_first else matrices
         groups = max(self.inputs_first, 1)
         first = self.shape[1] if self.inputs_first else self.shape[0] // groups  # outputs of one group
         back = matrices.permute(1, 2, 0)  # (outputs, inputs, positions)
@@ -54,6 +61,10 @@ class WeightView:
             total *= size
         if len(self.shape) < 2:
             return 1, 1, total
+        if self.stack:
+            count, *matrix = self.shape
+            outputs, inputs = reversed(matrix) if self.inputs_first else matrix
+            return count, outputs, inputs
         groups = max(self.inputs_first, 1)
         outputs, inputs = self.shape[:2]
         if self.inputs_first:
@@ -67,12 +78,12 @@ def weight_views(shapes: Mapping[str, tuple[int, ...]], module: nn.Module | None
     if module is not None:
         for path, part in unwrap(module).named_modules(remove_duplicate=False):
             owners |= {f"{path}.{key}".lstrip("."): part for key in part._parameters}
-    return {name: WeightView(tuple(shape), _inputs_first(owners.get(name))) for name, shape in shapes.items()}
+    return {name: _view(tuple(shape), owners.get(name)) for name, shape in shapes.items()}
 
 
-def _inputs_first(owner: nn.Module | None) -> int:
+def _view(shape: tuple[int, ...], owner: nn.Module | None) -> WeightView:
     if owner is None:
-        return 0
+        return WeightView(shape)
     if isinstance(owner, _ConvTransposeNd):
-        return owner.groups
-    return int(is_transformers_conv1d(owner))
+        return WeightView(shape, owner.groups)
+    return WeightView(shape, int(has_columns_first(owner)), is_stack(owner, shape))
