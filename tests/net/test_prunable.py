@@ -116,7 +116,7 @@ def test_the_parts_of_recurrent_weights_under_weight_norm_are_not_taken_for_weig
     assert "weight_hh_l0_v" in left_out(module)
 
 
-def test_embeddings_biases_and_small_tables_are_not_worth_a_warning():
+def test_embeddings_biases_and_small_tables_alone_are_not_worth_a_warning():
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -124,8 +124,13 @@ def test_embeddings_biases_and_small_tables_are_not_worth_a_warning():
             self.table = nn.Parameter(torch.zeros(2, 3))
             self.words, self.layer = nn.Embedding(100, 8), nn.Linear(8, 8)
 
-    assert list(left_out(Own())) == ["place"]  # 3 % of its parameters
-    assert left_out(Own(), exclude="place") == left_out(Own(), include=nn.Linear) == {}
+    assert list(left_out(Own())) == ["place", "table"]
+    assert left_out(Own(), include=nn.Linear) == {}
+    with pytest.warns(ntksap.NotPrunableWarning, match=r"4\.2% of the parameters.*place \(3\.5%\), table \(0\.7%\)"):
+        ntksap.prune(Own(), 0.5, "random")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ntksap.prune(Own(), 0.5, "random", exclude="place")  # the table alone is less than 2 %
 
 
 def test_include_adds_to_the_default_when_it_names_it():

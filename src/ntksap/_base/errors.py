@@ -37,7 +37,7 @@ class CollapseWarning(UserWarning):
 
 
 class NotPrunableWarning(UserWarning):
-    """Tensors as large as weight matrices are not prunable by default and stay dense."""
+    """Tensors shaped like weight matrices are not prunable by default and stay dense."""
 
 
 class ApproximationWarning(UserWarning):

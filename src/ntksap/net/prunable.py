@@ -22,7 +22,7 @@ DEFAULT = "default"
 
 _NAMED = 5
 _SHARE = 0.02
-"""What is no weight of a layer but has two dimensions and this share of all parameters is named in a warning."""
+"""What is no weight of a layer but a matrix by its shape is named if all of it has this share of the parameters."""
 
 
 def prunable_names(module: nn.Module, include: Selectors = None, exclude: Selectors = None) -> tuple[str, ...]:
@@ -53,8 +53,8 @@ def prunable_names(module: nn.Module, include: Selectors = None, exclude: Select
 def left_out(module: nn.Module, include: Selectors = None, exclude: Selectors = None) -> dict[str, float]:
     """Return what has the size of a weight matrix and is neither prunable nor excluded: {name: share of parameters}.
 
-    That is, what is trainable, no embedding and no bias, more than one wide in two dimensions, and at least 2 % of all
-    parameters. An ``include`` without ``"default"`` has chosen, so nothing is left out then.
+    That is, what is trainable, no embedding, no bias, and more than one wide in two dimensions. An ``include`` without
+    ``"default"`` has chosen, so nothing is left out then.
     """
     if include is not None and DEFAULT not in _listed(include):
         return {}
@@ -67,21 +67,20 @@ def left_out(module: nn.Module, include: Selectors = None, exclude: Selectors = 
         and not tensor.embedded
         and "bias" not in tensor.name.rpartition(".")[2]
         and sum(size > 1 for size in tensor.parameter.shape) > 1
-        and tensor.parameter.numel() >= _SHARE * total
         and not _included(include, tensor)
         and not _selects(exclude, tensor)
     }
 
 
 def warn_of(shares: Mapping[str, float]) -> None:
-    """Warn of what `left_out` found, if anything."""
-    if not shares:
+    """Warn of what `left_out` found, if it is more than small tables."""
+    if math.fsum(shares.values()) < _SHARE:
         return
     largest = sorted(shares, key=lambda name: -shares[name])
     named = ", ".join(f"{name} ({shares[name]:.1%})" for name in largest[:_NAMED])
     more = f" and {len(largest) - _NAMED} more" if len(largest) > _NAMED else ""
     warnings.warn(
-        f"{math.fsum(shares.values()):.1%} of the parameters are in tensors as large as weight matrices that are not "
+        f"{math.fsum(shares.values()):.1%} of the parameters are in tensors shaped like weight matrices that are not "
         f"prunable by default, so they stay dense and the sparsity does not count them: {named}{more}. "
         f"include=['default', {largest[0]!r}] prunes them too; exclude= with their names says that they are to stay",
         NotPrunableWarning,
