@@ -41,6 +41,8 @@ class MicroBatches:
         if self._fitted or (count := count_of(inputs)) < 2:
             return
         self._fitted = True
+        if self.size is not None and self.size >= count:
+            return
         self._divisible = divisible(net, leaves, inputs, count)
         if not self._divisible and self.size is not None:
             raise InputError("these inputs cannot be cut into slices: outputs depend on all of them. Omit micro_batch")
