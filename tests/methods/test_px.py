@@ -148,7 +148,7 @@ def test_functions_of_torch_are_as_before_also_after_a_failure():
         def forward(self, x):
             raise RuntimeError("no")
 
-    with pytest.raises(ntksap.InputError, match="cannot be evaluated on inputs of shape .*: no"):
+    with pytest.raises(ntksap.InputError, match=r"cannot be evaluated on inputs of shape .*: no"):
         ntksap.prune(nn.Sequential(nn.ReLU(), Fails(3, 2)), 0.5, "px", data=[(torch.ones(2, 3), None)])
     assert (nn.functional.relu, torch.relu, torch.Tensor.relu) == before
     assert torch.equal(nn.functional.relu(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))

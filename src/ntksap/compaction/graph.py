@@ -46,7 +46,7 @@ def read_graph(module: nn.Module, example_inputs: Inputs) -> Graph:
     try:
         with evaluating(module), torch.no_grad(), warnings.catch_warnings():  # no_grad: blocks of it need no node then
             warnings.simplefilter("ignore")  # of torch.export about itself
-            program = torch.export.export(module, args, kwargs)
+            program = torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # whatever the module's code raises where it is traced
         summary = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
