@@ -10,7 +10,7 @@ FAULTS = """
 import resource, torch
 from ntksap._base import keep_memory
 keep_memory()
-for _ in range(3):
+for _ in range(12):  # until small pieces have found a place beside the large one
     torch.ones(2**24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(3):

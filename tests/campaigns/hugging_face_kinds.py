@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 import torch
-import transformers as hf
 from torch import Tensor, nn
 
 from tests.campaigns.kinds import CLOSED, Kind
+
+hf = pytest.importorskip("transformers")
 
 WORDS = {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -2,7 +2,9 @@ import json
 import re
 
 import pytest
+import tomli_w
 
+from ntksap._base import sealed, toml, unsealed
 from ntksap._base.errors import InputError, StorageError
 from ntksap.pruning.masks import Masks
 from ntksap.report.figures import COLOURS
@@ -152,9 +154,10 @@ def test_the_list_of_runs_and_long_tables_fold(page, sample):
     for seed in range(20):
         folder = sample / "runs" / f"more-{seed}"
         folder.mkdir()
-        for name in ("settings.toml", "result.json"):
-            text = (settings / name).read_text().replace('"synflow"', f'"mine-{seed}"')
-            (folder / name).write_text(text)
+        result = unsealed(json.loads((settings / "result.json").read_text()))
+        (folder / "result.json").write_text(json.dumps(sealed({**result, "method": f"mine-{seed}"})))
+        about = unsealed(toml.loads((settings / "settings.toml").read_text()))
+        (folder / "settings.toml").write_text(tomli_w.dumps(sealed({**about, "method": f"mine-{seed}"})))
     assert '<details class="long">' in section(Page(build_report(sample)).source, "cost")
 
 

@@ -150,14 +150,27 @@ def test_frozen_parameters_are_not_trained():
     assert torch.equal(model[0].weight, before)
 
 
-def test_a_weight_that_was_changed_behind_the_optimizer_is_noticed():
+def test_a_weight_that_was_changed_behind_the_optimizer_is_zero_again_after_the_next_step():
     state = state_of()
     records = train(state, digits())
     next(records)
     with torch.no_grad():
         state.model[0].weight.add_(1e-9)
-    with pytest.raises(MaskError, match="not zero in epoch 2"):
-        next(records)
+    assert not state.masks.obeyed_by(state.model)
+    next(records)
+    assert state.masks.obeyed_by(state.model)
+
+
+def test_a_pruned_weight_that_is_not_zero_after_an_epoch_is_an_error():
+    state = state_of()
+
+    def meddle(model, inputs, output):
+        if not model.training:  # in the test at the end of the epoch
+            model[0].weight.data.add_(1e-9)
+
+    state.model.register_forward_hook(meddle)
+    with pytest.raises(MaskError, match="not zero in epoch 1"):
+        next(train(state, digits()))
 
 
 def test_a_learning_rate_that_is_too_high_is_an_error_and_not_a_record():
