@@ -10,7 +10,7 @@ EXTRAS := $(VENV)/.installed-extras
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test test-slow dist browser lint format clean
+.PHONY: help install demo bench test test-slow campaigns dist browser lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test: install lint  ## lint, types, and every test that takes seconds
 
 test-slow: install dist $(EXTRAS) data/cifar-10-batches-bin $(OTHER)/.installed browser  ## every test, those that take minutes too, and those on real CIFAR-10
 	NTKSAP_DATA=data $(PYTEST) --doctest-modules src tests
+
+campaigns: install $(EXTRAS)  ## kills, damaged and hostile files, module kinds: thousands of attempts to break things, counted
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/campaigns
 
 # By a command that writes it to the folder it is given (CIFAR10_FROM=…), else by download; without either, the tests that
 # need it are skipped.

@@ -41,7 +41,7 @@ GOOD = batch([0, 1, 0, 1, 0, 1])
         ({"sparsity": float("nan")}, "0 ≤ sparsity < 1"),
         ({"seed": None}, "seed is a whole number, not None"),
         ({"seed": 0.5}, "seed is a whole number"),
-        ({"floor": -5}, "floor is a whole number of at least 0, not -5"),
+        ({"floor": -5}, "a floor is a number of weights, .*not -5"),
         ({"rounds": 1.5}, "rounds is a whole number of at least 1"),
         ({"device": "cuda:7"}, "the device 'cuda:7' cannot be used here"),
         ({"device": "toaster"}, "the device 'toaster' cannot be used here"),

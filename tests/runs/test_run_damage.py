@@ -261,7 +261,7 @@ def test_a_folder_that_vanishes_is_named(tmp_path):
         (("--model", "m" * 300), "unknown model"),
         (("--model", "os:getcwd"), "unknown model"),
         (("--device", "cuda:9"), "the device 'cuda:9' cannot be used here"),
-        (("--floor", "-5"), "floor must be at least 0, not -5"),
+        (("--floor", "-5"), "a floor is a number of weights, or a share of them below 1, not -5"),
     ],
 )
 @pytest.mark.parametrize("command", ["train", "compare"])

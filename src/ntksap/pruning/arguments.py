@@ -74,15 +74,14 @@ def explain_input_failures(states: Iterator[Masks], net: Net, probe: Probe) -> I
     """
     try:
         yield from states
-    except NtksapError as error:
-        if isinstance(error, ScoreError):
-            _check_finite(net, probe)
-        raise
     except torch.OutOfMemoryError:
         raise
-    except Exception:
-        for inputs, labels in _batch(net, probe):
-            _check_batch(net, inputs, labels)
+    except Exception as error:
+        if isinstance(error, ScoreError):
+            _check_finite(net, probe)
+        elif not isinstance(error, NtksapError) or error.__cause__ is not None:  # something failed beneath
+            for inputs, labels in _batch(net, probe):
+                _check_batch(net, inputs, labels)
         raise
 
 
