@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src" / "ntksap"
 CORE = ["_base", "net", "pruning", "methods", "_prune", "analysis", "compaction"]
-LAB = ["models", "data", "training", "runs", "report", "paper", "cli"]
+LAB = ["models", "data", "training", "runs", "report", "experiments", "paper", "cli"]
 SAYS = {
     "_base": "errors, seeds, files, ranks",
     "net": "any module as a function; kernels",
@@ -27,6 +27,7 @@ SAYS = {
     "training": "loop, recipes, checkpoints",
     "runs": "a run on disk, sweeps",
     "report": "tables, figures, one page",
+    "experiments": "compare(), spectrum()",
     "paper": "the plans",
     "cli": "arguments → call → print",
 }
@@ -47,8 +48,8 @@ def imports(room: str) -> set[str]:
 
 def draw(rooms: list[str]) -> Figure:
     """Draw the rooms in two rows, the core above the lab."""
-    figure = Figure(figsize=(13, 5.2))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 7.2), ylim=(0, 3.1))
+    figure = Figure(figsize=(14.5, 5.2))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 8.2), ylim=(0, 3.1))
     axes.set_axis_off()
     place = {room: (index, row) for row, names in ((1, CORE), (0, LAB)) for index, room in enumerate(names)}
     at = {room: (0.15 + column, 0.55 + 1.45 * row) for room, (column, row) in place.items()}
