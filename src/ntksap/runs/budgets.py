@@ -54,7 +54,7 @@ def budget_rows(
     Args:
         model: with its initial weights.
         methods, sparsities: each method prunes to each sparsity, since what an inference costs depends on the masks.
-        epochs, images: training goes over so many images so often.
+        epochs, images: training takes this many passes over this many images.
         input_shape: of one input, without the batch.
         data: for the methods that need some.
         options: of single methods, for those that have them.
