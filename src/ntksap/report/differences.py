@@ -3,9 +3,8 @@
 Two methods with one seed start from the same weights and see the same batches, so their accuracies are compared seed by
 seed: what a good or bad seed does to both cancels. The interval is Student's, d̄ ± t(0.975, n−1)·s/√n.
 
-Whether the best mean is the best method is decided by the same intervals: it is if none of them includes zero. That
-needs no correction for the number of methods, since it takes a gap to the very next one (Gutmann and Maymin, "Is the
-selected population the best?", Annals of Statistics 15, 1987).
+Whether the best mean is the best method is decided by the same intervals: it is if none of them includes zero. No
+correction for the number of methods is made: a simulation in the tests bounds how often equal methods get a verdict.
 """
 
 import math
