@@ -38,9 +38,7 @@ def unsealed(values: Any) -> dict[str, Any]:
         if isinstance(value, str) and len(value) == 64:
             rest = {other: held for other, held in values.items() if other != key}
             if value == _digest(rest):
-                if (
-                    key != SEAL
-                ):  # all is well but the name of the hash, without which the file would pass for an old one
+                if key != SEAL:  # only the name of the hash is damaged; without it the file would pass for an old one
                     raise ValueError("its contents do not have the hash that they were written with")
                 return rest
     if SEAL in values:
