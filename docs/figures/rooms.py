@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src" / "ntksap"
-CORE = ["_base", "net", "pruning", "methods", "_prune", "analysis", "compaction"]
+CORE = ["_base", "net", "pruning", "compaction", "methods", "_prune", "analysis"]
 LAB = ["models", "data", "training", "runs", "report", "experiments", "paper", "cli"]
 SAYS = {
     "_base": "errors, seeds, files, ranks",

@@ -3,10 +3,9 @@
 from ntksap.runs.budgets import BudgetRow, budget_rows, budgets_to_csv
 from ntksap.runs.comparison import OnEvent, Outcome, collect, grid, options_by_method, prunings
 from ntksap.runs.engines import Engine
-from ntksap.runs.execution import run
+from ntksap.runs.execution import prune_only, run
 from ntksap.runs.folder import OnProgress, Place, Progress, read_result
 from ntksap.runs.local_sweep import sweep
-from ntksap.runs.mask_runs import prune_only
 from ntksap.runs.masking import make_masks, pruning_data
 from ntksap.runs.ray_sweep import sweep_ray
 from ntksap.runs.settings import DENSE, Pruning, Settings, label_of, pruning_for, settings_for

@@ -1,4 +1,7 @@
-"""A run: from initial weights over masks to test accuracy, in a folder of its own (see `ntksap.runs.folder`)."""
+"""A run: from initial weights over masks to test accuracy, in a folder of its own (see `ntksap.runs.folder`).
+
+A run may end with its masks: what a pruned network would cost needs no training, and often no data.
+"""
 
 from dataclasses import asdict
 from functools import lru_cache
@@ -13,6 +16,7 @@ from ntksap import models
 from ntksap._base import Ranks, peak_memory_mib, seed_of
 from ntksap.analysis import Cost, cost
 from ntksap.data import Dataset, load
+from ntksap.methods import method_named
 from ntksap.pruning import Masks
 from ntksap.runs.folder import OnProgress, Place, Progress, carry_out, kept_name, read_records, write_records
 from ntksap.runs.masking import make_masks
@@ -43,18 +47,8 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgres
     model = _model(settings, data, settings.seed)
     masks = None
     if settings.method != DENSE:
-        masks = make_masks(
-            settings,
-            model,
-            data.input_shape,
-            data,
-            recipe=settings.recipe,
-            about={"model": settings.model, "classes": data.num_classes},
-            folder=folder,
-            place=place,
-            on_progress=on_progress,
-            ranks=ranks,
-        )
+        shape, classes = data.input_shape, data.num_classes
+        masks = _masks(settings, model, shape, classes, data, folder, place, on_progress, ranks)
     if settings.sanity == "reinit":
         model = _model(settings, data, seed_of(settings.seed, "reinit"))
     elif masks is not None and masks.weights:
@@ -70,6 +64,29 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgres
         "threads": torch.get_num_threads(),
         "processes": ranks.size,
     }
+
+
+def prune_only(
+    settings: Settings,
+    root: Path,
+    place: Place,
+    on_progress: OnProgress,
+    *,
+    input_shape: tuple[int, int, int],
+    classes: int,
+) -> dict[str, Any]:
+    """Prune as `run` would, resumable in the same way, and return what is known of the masks.
+
+    Data is read only where the method needs it; the shapes say what the model looks like without it.
+    """
+
+    def work(settings: Settings, folder: Path, place: Place, on_progress: OnProgress, ranks: Ranks) -> dict[str, Any]:
+        model = models.build(settings.model, num_classes=classes, input_shape=input_shape, seed=settings.seed)
+        data = None if method_named(settings.method).data_free else run_data(settings, place)
+        masks = _masks(settings, model, input_shape, classes, data, folder, place, on_progress, ranks)
+        return {**facts(masks, cost(model, masks, input_shape=input_shape)), "threads": torch.get_num_threads()}
+
+    return carry_out(work, settings, root, place, on_progress)
 
 
 def facts(masks: Masks | None, flops: Cost) -> dict[str, Any]:
@@ -91,6 +108,31 @@ def facts(masks: Masks | None, flops: Cost) -> dict[str, Any]:
 def run_data(settings: Settings, place: Place) -> Dataset:
     """Return the data set of a run; the runs of a sweep share it."""
     return _loaded(settings.data, place.data_dir, place.download, place.workers)
+
+
+def _masks(
+    settings: Settings,
+    model: nn.Module,
+    input_shape: tuple[int, int, int],
+    classes: int,
+    data: Dataset | None,
+    folder: Path,
+    place: Place,
+    on_progress: OnProgress,
+    ranks: Ranks,
+) -> Masks:
+    return make_masks(
+        settings,
+        model,
+        input_shape,
+        data,
+        recipe=settings.recipe,
+        about={"model": settings.model, "classes": classes},
+        folder=folder,
+        place=place,
+        on_progress=on_progress,
+        ranks=ranks,
+    )
 
 
 @lru_cache(maxsize=1)
