@@ -122,6 +122,26 @@ def test_accuracy_trains_and_ends_with_a_report(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")} == before
 
 
+def test_finished_runs_are_shown_whatever_their_number_without_data_or_training(tmp_path):
+    body = """
+steps = [2, 10]
+rows = [{ method = "magnitude" }, { method = "random" }]
+reported_steps = [10]
+reported = { magnitude = [77.0] }
+"""
+    plan, out = small_plan(tmp_path, "accuracy", body), tmp_path / "out"
+    whole = reproduced(plan, out)
+    for one in (out / "runs").glob("*random-89*"):
+        (one / "result.json").unlink()
+    found = ntksap.reproduce(plan, finished=out / "runs", data_dir=tmp_path / "nothing", out=tmp_path / "shown")
+    shown = json.loads(json.dumps(found.to_json()))
+    assert shown["entries"] == [one for one in whole["entries"] if (one["row"], one["column"]) != ("random", "89.26 %")]
+    assert at(shown, "magnitude", "89.26 %")["paper"] == 77.0
+    assert at(shown, "magnitude", "36.00 %")["paper"] is None
+    assert shown["missing"] == []
+    assert "Of the 5 runs of this plan, 4 are finished and shown here." in shown["remarks"]
+
+
 def test_training_accuracy_is_another_metric_of_the_same_runs(tmp_path):
     body = 'steps = [10]\nmetric = "train_accuracy"\nrows = [{ method = "magnitude" }]'
     found = reproduced(small_plan(tmp_path, "accuracy", body), tmp_path / "out")
@@ -246,6 +266,8 @@ def test_the_table_puts_ours_over_the_papers(tmp_path, capsys):
         (["pruning-time", "--panels", "imagenet-resnet50"], "--scale paper"),
         (["pruning-time", "--panels", "imagenet"], "unknown panel"),
         (["overview", "--jobs", "0"], "at least 1"),
+        (["pruning-flops", "--finished", "runs"], "leave out --finished"),
+        (["main-comparison", "--finished", "no-such-folder"], "no such folder"),
     ],
 )
 def test_what_cannot_be_done_says_so(arguments, message, capsys, tmp_path):

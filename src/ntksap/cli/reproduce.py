@@ -31,6 +31,7 @@ def run_reproduce(
     jobs: int | None = None,
     device: str = "cpu",
     other_kernels: bool = False,
+    finished: Path | None = None,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -52,6 +53,7 @@ def run_reproduce(
         jobs: Runs at the same time, which share the cores; by default one per core.
         device: cpu, cuda or mps.
         other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
+        finished: Show the finished runs of this folder, whatever their number, and carry out nothing.
         json: Print one JSON object.
         quiet: Print no progress.
     """
@@ -73,6 +75,7 @@ def run_reproduce(
             jobs=jobs,
             device=device,
             other_kernels=other_kernels,
+            finished=finished,
             on_event=display.on_event,
             on_progress=display.on_progress,
         )

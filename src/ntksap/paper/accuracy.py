@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ntksap._base import InputError
-from ntksap.paper.bench import Bench, Spot, ready, spots
+from ntksap.paper.bench import Bench, Spot, how_many, ready, spots, unfinished
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Panel, Plan, Row, sparsity_at
 from ntksap.report import Cell, accuracy_figure, cells, read_folder, save_figure, write_report
@@ -17,22 +17,17 @@ def accuracy(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     missing: list[tuple[str, str, str]] = []
     wanted: dict[str, list[Spot]] = {}
     for panel in plan.panels:
-        rows, reasons = ready(panel, bench.place, training=True)
+        rows, reasons = ready(panel, bench, training=True)
         missing += [(panel.name, row, reason) for row, reason in reasons.items()]
         wanted[panel.name] = list(spots(panel, [Row(DENSE), *rows])) if rows else []
-    runs = bench.out / "runs"
+    runs = bench.runs("runs")
     settings = [spot.settings for found in wanted.values() for spot in found]
     outcome = bench.execute(settings, runs, bench.place, run)
     figures = []
     for panel in plan.panels:
-        results = []
-        for spot in wanted[panel.name]:
-            name = spot.settings.name
-            if name in outcome.results:
-                results.append(_as_shown(outcome.results[name], panel, spot.row))
-            else:
-                missing.append((panel.name, spot.title, outcome.failed[name]))
-        table = cells(results)
+        missing += unfinished(bench, panel, wanted[panel.name], outcome)
+        found = [(outcome.results.get(spot.settings.name), spot.row) for spot in wanted[panel.name]]
+        table = cells([_as_shown(result, panel, row) for result, row in found if result is not None])
         entries += [_entry(panel, cell) for cell in table]
         if any(cell.method != DENSE for cell in table):
             title = f"{panel.model} on {panel.data}, {panel.training.epochs} epochs"
@@ -40,7 +35,8 @@ def accuracy(plan: Plan, bench: Bench, folder: Path) -> Comparison:
             figures += save_figure(accuracy_figure(table, title, quantity), folder, f"accuracy-{panel.name}")
     if settings:
         _report(runs, folder, {one.name for one in settings})
-    return Comparison(plan, entries, missing, figures)
+    everything = [spot for found in wanted.values() for spot in found]
+    return Comparison(plan, entries, missing, figures, how_many(bench, everything, outcome))
 
 
 def _as_shown(result: dict[str, Any], panel: Panel, row: Row) -> dict[str, Any]:

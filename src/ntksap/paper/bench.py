@@ -25,12 +25,18 @@ class Bench:
         place: data and device.
         execute: carries out a sweep and returns what became of it.
         on_progress: told how far other work is.
+        finished: a folder with finished runs, where nothing is to be carried out.
     """
 
     out: Path
     place: Place
     execute: Execute
     on_progress: OnProgress = lambda progress: None
+    finished: Path | None = None
+
+    def runs(self, otherwise: str) -> Path:
+        """Return the folder that runs are in; one of this name in ``out``, unless finished runs are shown."""
+        return self.finished or self.out / otherwise
 
 
 class Spot(NamedTuple):
@@ -73,8 +79,11 @@ def spots(panel: Panel, rows: Sequence[Row]) -> Iterator[Spot]:
                 yield Spot(row, step, seed, settings_at(panel, row, step, seed))
 
 
-def ready(panel: Panel, place: Place, *, training: bool) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows of a panel that can be carried out here, and why each of the others cannot."""
+def ready(panel: Panel, bench: Bench, *, training: bool) -> tuple[list[Row], dict[str, str]]:
+    """Return the rows of a panel that can be carried out (or shown) here, and why each of the others cannot."""
+    if bench.finished is not None:
+        return list(panel.rows), {}
+    place = bench.place
     rows, reasons = [], {}
     absent: str | None = None
     try:
@@ -93,6 +102,21 @@ def ready(panel: Panel, place: Place, *, training: bool) -> tuple[list[Row], dic
         else:
             rows.append(row)
     return rows, reasons
+
+
+def unfinished(bench: Bench, panel: Panel, wanted: Sequence[Spot], outcome: Outcome) -> list[tuple[str, str, str]]:
+    """Return the runs of a panel that are missing, and why; none where only finished ones are to be shown."""
+    if bench.finished is not None:
+        return []
+    names = [(spot, spot.settings.name) for spot in wanted]
+    return [(panel.name, spot.title, outcome.failed[name]) for spot, name in names if name not in outcome.results]
+
+
+def how_many(bench: Bench, wanted: Sequence[Spot], outcome: Outcome) -> list[str]:
+    """Return what to say of how many runs are shown, where that is whatever is finished."""
+    if bench.finished is None:
+        return []
+    return [f"Of the {len(wanted)} runs of this plan, {len(outcome.results)} are finished and shown here."]
 
 
 def pruned_masks(bench: Bench, panel: Panel, rows: Sequence[Row]) -> tuple[list[Spot], Outcome]:

@@ -43,7 +43,7 @@ def _counted(plan: Plan, bench: Bench, folder: Path, *, total: bool) -> Comparis
     missing: list[tuple[str, str, str]] = []
     figures: list[str] = []
     for panel in plan.panels:
-        rows, reasons = ready(panel, bench.place, training=False)
+        rows, reasons = ready(panel, bench, training=False)
         missing += [(panel.name, row, reason) for row, reason in reasons.items()]
         found, outcome = pruned_masks(bench, panel, rows)
         numbers: dict[tuple[str, int], list[float]] = {}

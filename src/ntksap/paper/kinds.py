@@ -31,6 +31,9 @@ KINDS: dict[str, Kind] = {
     "recipes": recipes,
 }
 
+TRAINING = ("accuracy", "spectrum-during", "relative-spectrum-during")
+"""Kinds whose numbers come from trained networks."""
+
 _RUN = ("model", "data", "recipe", "steps")
 _NET = ("model", "input_shape", "classes")
 _NEEDS: dict[str, tuple[str, ...]] = {

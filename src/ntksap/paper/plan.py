@@ -70,6 +70,7 @@ class Panel:
     """The paper's numbers by row, a number for each step (or column) of the scale "paper"."""
     reported_std: Mapping[str, Sequence[float]] = field(default_factory=dict)
     reported_steps: tuple[int, ...] = ()
+    """Of which steps those are; all steps of the scale "paper" by default."""
 
     @property
     def training(self) -> Recipe:
@@ -185,7 +186,7 @@ def _panel(raw: Mapping[str, Any], values: dict[str, Any], scale: Scale) -> Pane
     for name in only:
         if name not in [row.name for row in rows]:
             raise unknown(f"row of panel {raw['name']}", name, [row.name for row in rows])
-    values["reported_steps"] = tuple(raw.get("steps", range(len(raw.get("columns", ())))))
+    values["reported_steps"] = tuple(raw.get("reported_steps") or raw.get("steps", range(len(raw.get("columns", ())))))
     panel = fill(Panel, values, "a panel")
     for what, wrong in (
         ("a name of letters, digits, - and _", not re.fullmatch(r"[\w-]{1,60}", panel.name, re.ASCII)),

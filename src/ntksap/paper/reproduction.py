@@ -6,9 +6,9 @@ from pathlib import Path
 from ntksap._base import InputError, cores, usable_device
 from ntksap.paper.bench import Bench
 from ntksap.paper.comparison import Comparison
-from ntksap.paper.kinds import carry_out
+from ntksap.paper.kinds import TRAINING, carry_out
 from ntksap.paper.plan import Scale, read_plan
-from ntksap.runs import OnEvent, OnProgress, Outcome, Place, Settings, Task, collect, sweep
+from ntksap.runs import OnEvent, OnProgress, Outcome, Place, Settings, Task, collect, read_result, sweep
 
 
 def reproduce(
@@ -24,6 +24,7 @@ def reproduce(
     jobs: int | None = None,
     device: str = "cpu",
     other_kernels: bool = False,
+    finished: str | Path | None = None,
     on_event: OnEvent = lambda event: None,
     on_progress: OnProgress = lambda progress: None,
 ) -> Comparison:
@@ -44,6 +45,8 @@ def reproduce(
         jobs: runs at the same time, which share the cores; by default one per core.
         device: cpu, cuda or mps.
         other_kernels: resume runs that began with other kernels, see `ntksap.runs.Place`.
+        finished: a folder with runs: show those that are finished, whatever their number, and carry out nothing. For
+            plans of accuracy and of spectra during training; no data is needed.
         on_event: told of all that happens to runs.
         on_progress: told how far other work is.
     """
@@ -58,4 +61,16 @@ def reproduce(
     place = Place(
         Path(data_dir) if data_dir is not None else None, download, workers, device, other_kernels=other_kernels
     )
-    return carry_out(plan, Bench(Path(out), place, execute, on_progress))
+    if finished is None:
+        return carry_out(plan, Bench(Path(out), place, execute, on_progress))
+    if plan.kind not in TRAINING:
+        raise InputError(f"{plan.name} has no trainings that could be finished: leave out --finished")
+    return carry_out(plan, Bench(Path(out), place, _read_finished, on_progress, Path(finished)))
+
+
+def _read_finished(settings: Sequence[Settings], root: Path, place: Place, task: Task) -> Outcome:
+    """Return the results that are there already."""
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder; give one that holds runs")
+    found = {one.name: read_result(root / one.name) for one in settings}
+    return Outcome({name: result for name, result in found.items() if result is not None}, {})

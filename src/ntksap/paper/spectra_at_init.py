@@ -21,7 +21,7 @@ _DISTANCE = (
 def at_initialisation(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     """Prune, and compare each spectrum with the dense network's; on noise where the data set is absent."""
     panel = only_panel(plan)
-    rows, reasons = ready(panel, bench.place, training=False)
+    rows, reasons = ready(panel, bench, training=False)
     missing = [(panel.name, row, reason) for row, reason in reasons.items()]
     found, outcome = pruned_masks(bench, panel, rows)
     data = _data_or_none(panel, bench)

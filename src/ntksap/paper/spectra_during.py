@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ntksap._base import read_sealed, write_json, write_sealed
-from ntksap.paper.bench import Bench, ready, spots
+from ntksap.paper.bench import Bench, how_many, ready, spots, unfinished
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Panel, Plan, Row, sparsity_at
 from ntksap.paper.spectra_at_init import only_panel
@@ -29,21 +29,17 @@ def relative_during_training(plan: Plan, bench: Bench, folder: Path) -> Comparis
 
 def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
     panel = only_panel(plan)
-    rows, reasons = ready(panel, bench.place, training=True)
+    rows, reasons = ready(panel, bench, training=True)
     missing = [(panel.name, row, reason) for row, reason in reasons.items()]
     wanted = (
         list(spots(replace(panel, seeds=panel.seeds[:1], steps=panel.steps[:1]), [Row(DENSE), *rows])) if rows else []
     )
     # Not where other plans keep their runs: those have no checkpoints on the way.
-    runs, place = bench.out / "runs-with-checkpoints", replace(bench.place, keep_epochs=panel.epochs)
+    runs, place = bench.runs("runs-with-checkpoints"), replace(bench.place, keep_epochs=panel.epochs)
     outcome = bench.execute([spot.settings for spot in wanted], runs, place, run)
-    found: dict[str, dict[str, Any]] = {}
-    for spot in wanted:
-        name = spot.settings.name
-        if name not in outcome.results:
-            missing.append((panel.name, spot.title, outcome.failed[name]))
-            continue
-        found[spot.row.name] = _kept_during(runs / name, panel, bench)
+    missing += unfinished(bench, panel, wanted, outcome)
+    done = [spot for spot in wanted if spot.settings.name in outcome.results]
+    found = {spot.row.name: _kept_during(runs / spot.settings.name, panel, bench) for spot in done}
     if not found:
         return Comparison(plan, [], missing)
     write_json(folder / "spectra.json", {"model": panel.model, "runs": found})
@@ -55,7 +51,7 @@ def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
         for name, spectra in found.items()
         for one in spectra["epochs"]
     ]
-    return Comparison(plan, entries, missing, figures, [_RATIO])
+    return Comparison(plan, entries, missing, figures, [_RATIO, *how_many(bench, wanted, outcome)])
 
 
 def _largest_ratio(one: dict[str, Any]) -> float:
