@@ -2,7 +2,8 @@
 
 The recipe is the paper's (160 epochs). A run that was begun resumes after its last epoch, on another machine too:
 unfinished runs are kept in ``unfinished/``, packed, and are laid out in RUNS first, unless they are there. ``--pack``
-puts the present state of RUNS back into ``unfinished/`` and ends; finished runs go into ``docs/results/protocol/``.
+puts the present state of RUNS back into the repository and ends: finished runs into ``docs/results/protocol/``, with
+the spectra of their checkpoints, the others into ``unfinished/``. ``python -m studies.protocol.page`` shows them.
 """
 
 import argparse
@@ -13,14 +14,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ntksap import Masks
+from ntksap._base import write_sealed
+from ntksap.runs import spectra_during
+
 UNFINISHED = Path(__file__).parent / "unfinished"
+FINISHED = Path(__file__).parents[2] / "docs" / "results" / "protocol"
 SPARSITY = 1 - 0.8**18
-ORDER = [("ntk-sap", 0), ("ntk-sap-analytic", 0), ("synflow", 0), ("ntk-sap", 1), ("magnitude", 0)]
+INPUTS = 100
+"""Inputs of the kernels, as in the plans of the paper's figures 7 and 8."""
+ORDER = [
+    ["--method", "ntk-sap", "--seed", "0"],
+    ["--method", "ntk-sap-analytic", "--seed", "0"],
+    ["--method", "random", "--allocation", "erk", "--seed", "0"],
+    ["--method", "synflow", "--seed", "0"],
+    ["--method", "ntk-sap", "--seed", "1"],
+    ["--method", "magnitude", "--seed", "0"],
+]
 
 
 def unpack(runs: Path) -> None:
-    """Lay out the unfinished runs that are not in ``runs``."""
-    for packed in UNFINISHED.iterdir():
+    """Lay out the unfinished runs that are not in ``runs``, and the finished ones, which are then not made again."""
+    for packed in [*UNFINISHED.glob("*/"), *FINISHED.glob("*/")]:
         folder = runs / packed.name
         if folder.exists():
             continue
@@ -32,18 +47,21 @@ def unpack(runs: Path) -> None:
                 shutil.copy(file, folder)
 
 
-def pack(runs: Path) -> None:
-    """Keep what an unfinished run needs to resume, as small files: pruned weights are zeros."""
+def pack(runs: Path, data: Path) -> None:
+    """Keep finished runs as small files, and of unfinished ones what they need to resume: pruned weights are zeros."""
     shutil.rmtree(UNFINISHED, ignore_errors=True)
-    for folder in sorted(path for path in runs.iterdir() if (path / "checkpoint.safetensors").exists()):
-        if (folder / "result.json").exists():
-            continue
-        packed = UNFINISHED / folder.name
-        packed.mkdir(parents=True)
-        for name in ("settings.toml", "metrics.jsonl", "masks.safetensors"):
+    for folder in sorted(path.parent for path in runs.glob("*/masks.safetensors")):
+        done = (folder / "result.json").exists()
+        packed = (FINISHED if done else UNFINISHED) / folder.name
+        packed.mkdir(parents=True, exist_ok=True)
+        Masks.load(folder / "masks.safetensors").save(packed / "masks.safetensors")  # as bits
+        spectra = folder / f"spectra-{INPUTS}.json"
+        if done and not spectra.exists() and list(folder.glob("epoch-*.safetensors")):
+            write_sealed(spectra, spectra_during(folder, data_dir=data, inputs=INPUTS))
+        for name in ("settings.toml", "metrics.jsonl", *(("result.json", spectra.name) if done else ())):
             if (folder / name).exists():
                 shutil.copy(folder / name, packed)
-        for file in [folder / "checkpoint.safetensors", *folder.glob("epoch-*.safetensors")]:
+        for file in [] if done else [folder / "checkpoint.safetensors", *folder.glob("epoch-*.safetensors")]:
             (packed / f"{file.name}.xz").write_bytes(lzma.compress(file.read_bytes(), preset=9))
 
 
@@ -51,15 +69,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.protocol.runs", description=__doc__)
     parser.add_argument("data", type=Path, help="the folder with CIFAR-10")
     parser.add_argument("runs", type=Path, help="the folder for runs; somewhere that no clean-up removes")
-    parser.add_argument("--pack", action="store_true", help="put unfinished runs back into the repository, and end")
+    parser.add_argument("--pack", action="store_true", help="put the runs back into the repository, and end")
     given = parser.parse_args()
     if given.pack:
-        pack(given.runs)
+        pack(given.runs, given.data)
         return
     unpack(given.runs)
-    for method, seed in ORDER:
+    for job in ORDER:
         command = [sys.executable, "-m", "ntksap", "train", "--data", "cifar10", "--data-dir", str(given.data)]
-        command += ["--model", "resnet20", "--method", method, "--seed", str(seed), "--sparsity", repr(SPARSITY)]
+        command += ["--model", "resnet20", "--sparsity", repr(SPARSITY), *job]
         command += ["--recipe", "cifar10-resnet20", "--keep-epochs", "0,40,80,120,160", "--out", str(given.runs)]
         subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
 

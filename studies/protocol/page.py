@@ -1,0 +1,95 @@
+"""``python -m studies.protocol.page``: write ``docs/results/protocol.md``, its learning curves and its table.
+
+Finished runs come from ``docs/results/protocol/``; those on their way, from ``unfinished/``, as far as they are.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from ntksap.report import colour_of, write_figure
+from ntksap.runs import Settings
+from ntksap.runs.settings import read_settings
+from studies.protocol.runs import FINISHED, UNFINISHED
+
+PAPER = {"ntk-sap": (77.66, 0.50)}
+"""Test accuracy after 160 epochs at 98.20 %, from the paper's table 12. Other methods are in its figures only."""
+PAGE = """# The paper's own protocol: ResNet-20 on CIFAR-10 at 98.20 %
+
+The recipe `cifar10-resnet20` as the paper has it (160 epochs, SGD, batches of 128, learning rate 0.1 divided by ten at
+epochs 80 and 120), one thread per run, 2 CPU cores. One run takes about four hours, so there are few of them; each
+names its seed. `python -m studies.protocol.runs DATA RUNS` carries them out one after the other, and resumes after
+whatever stopped it; `python -m studies.protocol.page` writes this page. Settings, metrics, masks and results of every
+finished run are in `docs/results/protocol`, and `ntksap reproduce main-comparison --scale paper --finished
+docs/results/protocol` puts them into the paper's table.
+
+{table}
+
+![test accuracy by epoch](protocol.png)
+"""
+
+
+class Run(NamedTuple):
+    """A run as far as it is."""
+
+    settings: Settings
+    records: list[dict[str, Any]]
+    result: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return f"{self.settings.method}{f' ({self.settings.allocation})' if self.settings.allocation else ''}"
+
+
+def read(folder: Path) -> Run:
+    """Return the run in a folder."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    result = folder / "result.json"
+    return Run(
+        read_settings(folder / "settings.toml"), records, json.loads(result.read_text()) if result.exists() else None
+    )
+
+
+def table(runs: list[Run]) -> str:
+    """Return the table: ours, the paper's where it has a number, weights and multiply-adds."""
+    lines = ["| method | seed | epochs | test accuracy | the paper | weights | multiply-adds |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for run in runs:
+        paper = PAPER.get(run.name)
+        said = f"{paper[0]:.2f} ± {paper[1]:.2f}" if paper else "in a figure only"
+        sizes = [f"{run.result['kept']:,}", f"{run.result['inference_flops'] / 1e6:.2f}e6"] if run.result else ["", ""]
+        accuracy = f"{100 * run.records[-1]['top1']:.2f}"
+        epochs = f"{len(run.records)} of {run.settings.recipe.epochs}"
+        lines.append(f"| {' | '.join([run.name, str(run.settings.seed), epochs, accuracy, said, *sizes])} |")
+    return "\n".join(lines)
+
+
+def curves(runs: list[Run]) -> Figure:
+    """Return the learning curves, the paper's number as a band."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    mean, std = PAPER["ntk-sap"]
+    axes.axhspan(mean - std, mean + std, color="0.85", label=f"the paper's NTK-SAP, {mean:.2f} ± {std:.2f}")
+    for index, run in enumerate(runs):
+        points = [(record["epoch"], 100 * record["top1"]) for record in run.records]
+        style = "-" if run.settings.seed == 0 else "--"
+        label = f"{run.name}, seed {run.settings.seed}"
+        axes.plot(*zip(*points, strict=True), style, color=colour_of(run.settings.method, index), label=label, lw=1.2)
+    axes.set(xlabel="epoch", ylabel="test accuracy (%)", xlim=(0, 160), ylim=(30, 82))
+    axes.set_title("ResNet-20 on CIFAR-10, sparsity 98.20 %, the paper's recipe")
+    axes.legend(loc="lower right", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def main() -> None:
+    runs = [read(path.parent) for root in (FINISHED, UNFINISHED) for path in sorted(root.glob("*/metrics.jsonl"))]
+    write_figure(curves(runs), FINISHED.parent / "protocol.png")
+    FINISHED.with_suffix(".md").write_text(PAGE.format(table=table(runs)))
+
+
+if __name__ == "__main__":
+    main()
