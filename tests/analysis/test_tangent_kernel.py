@@ -256,7 +256,7 @@ def test_whether_layers_are_tapped_is_found_by_trial_and_the_kernel_is_exact_eit
     torch.manual_seed(1)
     module, inputs = make().double(), torch.randn(shape, dtype=torch.float64)
     masks = {n: torch.rand(p.shape) < 0.7 for n, p in module.named_parameters() if p.dim() > 1}
-    assert (Jacobian(module, inputs, masks).plan().taps is not None) is tapped
+    assert (Jacobian(module, inputs, masks).passes().taps is not None) is tapped
     torch.testing.assert_close(
         ntk(module, inputs, masks).matrix, explicit_ntk(module, inputs, masks), rtol=1e-9, atol=1e-12
     )
@@ -265,7 +265,7 @@ def test_whether_layers_are_tapped_is_found_by_trial_and_the_kernel_is_exact_eit
 @each_case
 def test_taps_serve_every_case_but_attention_and_what_an_embedding_shares(case):
     module, inputs, masks = setting(case)
-    assert (Jacobian(module, inputs, masks).plan().taps is None) is (case == "attention")
+    assert (Jacobian(module, inputs, masks).passes().taps is None) is (case == "attention")
 
 
 def test_many_outputs_and_groups_of_inputs_that_do_not_divide_evenly(monkeypatch):
@@ -274,7 +274,7 @@ def test_many_outputs_and_groups_of_inputs_that_do_not_divide_evenly(monkeypatch
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 37)).double()
     inputs = torch.randn(7, 1, 5, 5, dtype=torch.float64)
     masks = {n: torch.rand(p.shape) < 0.5 for n, p in module.named_parameters() if p.dim() > 1}
-    sizes = [len(group) for group in Jacobian(module, inputs, masks).plan().groups]
+    sizes = [len(group) for group in Jacobian(module, inputs, masks).passes().groups]
     assert sizes == [2, 2, 2, 1]
     torch.testing.assert_close(ntk(module, inputs, masks).matrix, explicit_ntk(module, inputs, masks))
 

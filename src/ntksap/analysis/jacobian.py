@@ -1,4 +1,4 @@
-"""`Jacobian`: the derivative of a module's outputs by its kept weights, as a linear map."""
+"""`Jacobian`: the derivative of a module's outputs with respect to its kept weights, as a linear map."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ _TAP_MIB = 128
 """What the tapped derivatives of a group of inputs may take."""
 
 
-class Plan(NamedTuple):
+class Passes(NamedTuple):
     """How rows of J are made: the inputs in groups, and taps if their rows come from those."""
 
     groups: list[Inputs]
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 
 
 class Jacobian:
-    """J = ∂f(inputs; w)/∂w at w = θ⊙m, by the kept weights only, as a linear map that is never formed as a whole.
+    """J = ∂f(inputs; w)/∂w at w = θ⊙m, a linear map that is never formed as a whole.
 
     A row for each number that the module returns, in the order of ``output.flatten()``: where the output is (n, k), row
     i·k + c is output c of input i. A column for each kept prunable weight; pruned weights, biases and normalisation do
@@ -147,19 +147,19 @@ class Jacobian:
         if block:
             yield block
 
-    def columns(self, pieces: list[Piece], plan: Plan, buffer: Tensor, on_input: Callable[[], object]) -> Tensor:
+    def columns(self, pieces: list[Piece], passes: Passes, buffer: Tensor, on_input: Callable[[], object]) -> Tensor:
         """Return these columns of J, made by groups of inputs in ``buffer`` (rows × at least as many columns)."""
         block = buffer[:, : sum(len(p) for _, p in pieces)]
-        fill = self._fill_row_by_row if plan.taps is None else self._fill_by_taps
+        fill = self._fill_row_by_row if passes.taps is None else self._fill_by_taps
         wanted = {name: Columns.of(positions, self.masks[name].shape) for name, positions in pieces}
         filled = 0
-        for group in plan.groups:
-            for rows in fill(block[filled:], wanted, plan, group):
+        for group in passes.groups:
+            for rows in fill(block[filled:], wanted, passes, group):
                 filled += rows
                 on_input()
         return block
 
-    def plan(self) -> Plan:
+    def passes(self) -> Passes:
         """Find the fastest way to the rows of J that gives the right ones for this module.
 
         Found by trial. Where inputs do not go through the module by themselves (BatchNorm that keeps no statistics,
@@ -171,16 +171,18 @@ class Jacobian:
         with torch.no_grad():
             whole = self.values(self.weights).view(count, -1)
         if not all(self._alone(index, whole) for index in {index * (count - 1) // 7 for index in range(8)}):
-            return Plan([self.inputs], None)
+            return Passes([self.inputs], None)
         taps = Taps(self.net)
         size = self._trial(taps) if taps.cover(self.net.prunable) else 0
         step = min(size, count) or 1
-        return Plan(
+        return Passes(
             [part_of(self.inputs, start, start + step, count) for start in range(0, count, step)],
             taps if size else None,
         )
 
-    def _fill_row_by_row(self, block: Tensor, wanted: dict[str, Columns], plan: Plan, group: Inputs) -> Iterator[int]:
+    def _fill_row_by_row(
+        self, block: Tensor, wanted: dict[str, Columns], passes: Passes, group: Inputs
+    ) -> Iterator[int]:
         """One reverse pass per row; yields how many rows it wrote."""
         leaves = [self.weights[name] for name in wanted]
         values = self.values(self.weights, group)
@@ -194,10 +196,10 @@ class Jacobian:
                 row.zero_()
         yield len(values)
 
-    def _fill_by_taps(self, block: Tensor, wanted: dict[str, Columns], plan: Plan, group: Inputs) -> Iterator[int]:
+    def _fill_by_taps(self, block: Tensor, wanted: dict[str, Columns], passes: Passes, group: Inputs) -> Iterator[int]:
         """A reverse pass per output for all inputs of the group; yields how many rows it wrote."""
-        assert plan.taps is not None
-        outputs, calls = self._tapped(plan.taps, group)
+        assert passes.taps is not None
+        outputs, calls = self._tapped(passes.taps, group)
         grid = block[: outputs.numel()].view(*outputs.shape, block.shape[1])
         for first in range(0, outputs.shape[1], _OUTPUTS_AT_A_TIME):
             some = slice(first, first + _OUTPUTS_AT_A_TIME)

@@ -72,11 +72,11 @@ def ntk(
         dtype=dtype,
         device=device,
     )
-    plan = jacobian.plan()
+    passes = jacobian.passes()
     width = max(1, int(memory_mib * 2**20) // (jacobian.rows * jacobian.net.dtype.itemsize))
     columns = sum(int(mask.sum()) for mask in jacobian.masks.values())
-    passes = math.ceil(columns / width)
-    done, total = 0, passes * (jacobian.num_inputs if plan.taps else len(plan.groups))
+    blocks = math.ceil(columns / width)
+    done, total = 0, blocks * (jacobian.num_inputs if passes.taps else len(passes.groups))
 
     def step() -> None:
         nonlocal done
@@ -89,7 +89,7 @@ def ntk(
     buffer = torch.empty(jacobian.rows, min(width, columns), dtype=jacobian.net.dtype, device=jacobian.net.device)
     for pieces in jacobian.pieces(width):
         _add_gram(
-            matrix, jacobian.columns(pieces, plan, buffer, step), torch.float64 if precise else jacobian.net.dtype
+            matrix, jacobian.columns(pieces, passes, buffer, step), torch.float64 if precise else jacobian.net.dtype
         )
     if not matrix.isfinite().all():
         raise InputError(

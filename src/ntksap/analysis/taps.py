@@ -31,7 +31,7 @@ class Taps:
     """Forward hooks on the linear and convolution layers of a `Net`.
 
     For a scalar f_i of input i alone, ∂f_i/∂W = Σ_s δ_is ⊗ a_is: the sum over all places s at which the layer is
-    applied to input i, δ = ∂f/∂z behind the layer, a in front of it. One reverse pass over a batch gives δ for every
+    applied to input i, δ = ∂f/∂z after the layer, a before it. One reverse pass over a batch gives δ for every
     input and no derivative with respect to a weight; the sum is one product of matrices per input and layer.
 
     It takes for granted that the first dimension of a and z counts inputs, and that the weights are used nowhere else.

@@ -98,7 +98,7 @@ def _tangent(
 
 
 def _both(net: Net, loss: Tensor, first: Tensors, second: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the derivatives of ``loss`` by two sets of leaves from one backward pass."""
+    """Return the derivatives of ``loss`` with respect to two sets of leaves from one backward pass."""
     leaves = [leaf[name] for leaf in (first, second) for name in net.prunable]
     gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
     half = len(net.prunable)

@@ -22,7 +22,7 @@ from ntksap.report.tables import Table, accuracy_table, cost_table, difference_t
 
 
 @dataclass(frozen=True)
-class View:
+class ExperimentView:
     """An experiment as the page shows it; what there is nothing of is empty or None."""
 
     title: str
@@ -84,9 +84,9 @@ def render(folder: Folder) -> str:
     )
 
 
-def _view(one: Experiment) -> View:
+def _view(one: Experiment) -> ExperimentView:
     found = list(differences(one.table).values())
-    return View(
+    return ExperimentView(
         title=one.title,
         findings=findings(one),
         images=one.test_images,
