@@ -25,8 +25,9 @@ def test_a_run_starts_from_rescaled_weights_in_the_allocation_and_the_pattern(tm
     torch.testing.assert_close(model[1].weight.detach(), expected)
 
 
-def test_a_training_that_stops_does_not_rescale_again(tmp_path):
-    settings = small_settings("magnitude", epochs=3, **HOW)
+@pytest.mark.parametrize("method, how", [("magnitude", HOW), ("synflow", {"allocation": "erk", "places": "random"})])
+def test_a_training_that_stops_resumes_with_the_masks_and_the_scale_it_began_with(tmp_path, method, how):
+    settings = small_settings(method, epochs=3, **how)
     run(settings, tmp_path / "whole")
 
     class Stop(Exception):

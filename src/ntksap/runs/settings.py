@@ -143,6 +143,8 @@ def pruning_for(
     if sanity == "shuffle" and (places != "score" or pattern):
         raise InputError("shuffle moves masks to random places, whatever places and pattern say: use places='random'")
     floor_of(floor, 1)  # raises
+    if allocation and places != "score":
+        rounds = 1  # nothing is scored
     inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
     return Pruning(
         method=method,
