@@ -25,7 +25,9 @@ def test_a_run_starts_from_rescaled_weights_in_the_allocation_and_the_pattern(tm
     torch.testing.assert_close(model[1].weight.detach(), expected)
 
 
-@pytest.mark.parametrize("method, how", [("magnitude", HOW), ("synflow", {"allocation": "erk", "places": "random"})])
+@pytest.mark.parametrize(
+    ("method", "how"), [("magnitude", HOW), ("synflow", {"allocation": "erk", "places": "random"})]
+)
 def test_a_training_that_stops_resumes_with_the_masks_and_the_scale_it_began_with(tmp_path, method, how):
     settings = small_settings(method, epochs=3, **how)
     run(settings, tmp_path / "whole")
