@@ -79,6 +79,8 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
         Masks.load(path)
     with pytest.raises(MaskError, match="no such file"):
         Masks.load(tmp_path / "nowhere")
+    with pytest.raises(MaskError, match="is a folder: give the file"):
+        Masks.load(tmp_path)
     with pytest.raises(MaskError):
         Masks.load(tmp_path)
 

@@ -75,6 +75,8 @@ def read_mask_file(path: str | Path) -> Contents:
     except FileNotFoundError:
         raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
     except OSError as error:
+        if Path(path).is_dir():  # what safetensors says of a folder helps nobody
+            raise MaskError(f"{path} is a folder: give the file, such as {Path(path) / 'masks.safetensors'}") from None
         raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise MaskError(f"{path}: not a mask file, or damaged ({_reason(error)}); {_AGAIN}") from error
