@@ -1,116 +1,82 @@
-"""Every Python block in README and docs runs as it stands."""
+"""Every Python block of README and site runs by itself, as it stands, from its first line; so does every notebook."""
 
+import ast
+import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
-import ntksap
 from ntksap.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+SLOW = {"experiments.md", "other-libraries.md"}  # sweeps; imports of many other packages
+EXTRAS = {"jaxpruner", "lightning", "onnx", "onnxruntime", "ray", "torch_pruning", "transformers"}
 
 
-def blocks(name: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+def blocks() -> Iterator[object]:
+    for page in PAGES:
+        text = page.read_text()
+        for found in re.finditer(r"^( *)```python\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+            code = re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE)
+            name = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}"
+            yield pytest.param(code, id=name, marks=pytest.mark.slow if page.name in SLOW else ())
 
 
-class Classifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 4, 3, stride=4)
-        self.mlp = nn.Linear(4, 8)
-        self.classifier = nn.Linear(8, 5)
-
-    def forward(self, x):
-        return self.classifier(self.mlp(self.stem(x).relu().mean((2, 3))).relu())
-
-
-class LanguageModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(1000, 8)
-        self.mix = nn.Linear(8, 8)
-
-    def forward(self, input_ids):
-        return self.mix(self.embed(input_ids)).mean(1)
+def skip_without(code: str) -> None:
+    """Skip where a package of others that the block imports is not installed."""
+    for node in ast.walk(ast.parse(code)):
+        modules = [node.module] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for package in {str(module).split(".")[0] for module in modules} & EXTRAS:
+            if importlib.util.find_spec(package) is None:
+                pytest.skip(f"{package} is not installed")
 
 
-@pytest.mark.filterwarnings("ignore::ntksap.CollapseWarning")
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
-def test_the_blocks_run(name, tmp_path, monkeypatch):
+@pytest.fixture
+def registry():
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.mark.parametrize("code", [*blocks()])
+def test_a_block_runs_by_itself(code, tmp_path, monkeypatch, registry):
+    skip_without(code)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    images = torch.randn(40, 3, 32, 32)
-    namespace = {
-        "ntksap": ntksap,
-        "torch": torch,
-        "nn": nn,
-        "model": Classifier(),
-        "language_model": LanguageModel(),
-        "small_subset": TensorDataset(images, torch.arange(40) % 5),
-        "regression_loader": [(images, torch.randn(40, 5))],
-    }
-    code = blocks(name)
-    assert len(code) >= 2
-    try:
-        for block in code:
-            exec(block, namespace)
-    finally:
-        METHODS.pop("big-inputs", None)
-    assert namespace["masks"].density == pytest.approx(0.1 if "guide" in name else 0.018, abs=0.03)
+    exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
 
-def test_the_page_about_compaction_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    namespace: dict = {}
-    for block in blocks("docs/compaction.md"):
-        exec(block, namespace)
-    weights = [sum(p.numel() for p in namespace[name].parameters()) for name in ("small", "again", "model")]
-    assert weights[0] == weights[1] < 0.3 * weights[2]
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="needs the extra `docs`")
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra `docs`")
+    notebook = nbformat.read(path, as_version=4)
+    skip_without("\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"))
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
 
 
-@pytest.mark.filterwarnings("ignore::ntksap.CollapseWarning")
-def test_the_tutorial_runs_from_top_to_bottom():
-    namespace: dict = {}
-    for block in blocks("docs/your-own-model.md"):
-        exec(block, namespace)
-    assert namespace["masks"].kept == round(0.1 * namespace["masks"].total)
-    assert namespace["masks"].obeyed_by(namespace["model"])
-    assert namespace["accuracy"] > 0.7
-    assert namespace["found"].effective_sparsity < 1
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs(path):
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra `docs`")
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert cell.cell_type == "markdown" or (cell.outputs == [] and cell.execution_count is None)
 
 
-def test_the_page_about_other_loops_quotes_the_examples_and_the_rest_runs():
-    quoted = 0
-    pruned = nn.Linear(2, 2)
-    torch.nn.utils.prune.l1_unstructured(pruned, "weight", amount=2)
-    model = nn.Linear(2, 2)
-    namespace = {
-        "torch": torch,
-        "model": model,
-        "another_model": nn.Linear(2, 2),
-        "masks": ntksap.Masks({"weight": torch.eye(2).bool()}),
-        "torch_pruned_model": pruned,
-        "pruned_state_dict": {"weight": torch.eye(2)},
-    }
-    for block in blocks("docs/integrations.md"):
-        first, _, rest = block.partition("\n")
-        if first.startswith("# examples/"):
-            assert rest in (ROOT / first.removeprefix("# ")).read_text()
-            quoted += 1
-        else:
-            exec(block, namespace)
-    assert quoted == 2
-    assert namespace["masks"].obeyed_by(model)
-    assert namespace["another_model"].weight_mask.sum() == 2
-    assert torch.equal(namespace["zeros"]["weight"], torch.eye(2).bool())
+def test_there_are_blocks_and_notebooks():
+    assert len(list(blocks())) > 25
+    assert len(NOTEBOOKS) == 3
 
 
-def test_the_methods_in_the_readme_are_the_methods_there_are():
-    text = (ROOT / "README.md").read_text()
-    table = text[text.index("| method |") : text.index("A method is one short file")]
-    assert set(re.findall(r"`([a-z0-9-]+)`", table)) == set(METHODS)
+def test_python_is_fenced_as_python():
+    for page in PAGES:
+        for language, code in re.findall(r"^ *```([a-z]*)\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
+            if language != "python":
+                assert not re.search(r"^ *(import|from) \w+.*|ntksap\.\w+\(", code, re.MULTILINE), (page.name, code)
