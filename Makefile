@@ -10,7 +10,7 @@ EXTRAS := $(VENV)/.installed-extras
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test test-slow campaigns dist browser lint format clean
+.PHONY: help install demo bench test test-slow campaigns docs dist browser lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,6 +45,16 @@ test-slow: install dist $(EXTRAS) data/cifar-10-batches-bin $(OTHER)/.installed 
 
 campaigns: install $(EXTRAS)  ## kills, damaged and hostile files, module kinds: thousands of attempts to break things, counted
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/campaigns
+
+# Each notebook in a copy, so that what it writes and prints stays out of docs/.
+build/notebooks/%.ipynb: docs/notebooks/%.ipynb $(STAMP)
+	mkdir -p build/notebooks
+	cp $< $@
+	OMP_NUM_THREADS=1 $(BIN)/jupyter execute --inplace $@ || { rm $@; exit 1; }
+
+docs: install $(patsubst docs/%,build/%,$(wildcard docs/notebooks/*.ipynb))  ## build the site into build/site, strictly, with executed notebooks
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'open build/site/index.html'
 
 # By a command that writes it to the folder it is given (CIFAR10_FROM=…), else by download; without either, the tests that
 # need it are skipped.

@@ -4,7 +4,6 @@ A link such as ``../examples/plain_loop.py`` or ``notebooks/cnn.ipynb`` works in
 it leads to the page that is made here.
 """
 
-import base64
 import json
 import re
 from pathlib import Path
@@ -54,14 +53,13 @@ def markdown_of(notebook: Path) -> str:
 
 
 def outputs(cell: dict[str, Any]) -> list[str]:
-    """Return what a code cell printed, and its pictures, as Markdown."""
-    found = []
+    """Return what a code cell printed, and its pictures, as Markdown; warnings, which name files of a machine, not."""
+    texts, pictures = [], []
     for output in cell["outputs"]:
         data = output.get("data", {})
         if "image/png" in data:
-            inline = base64.b64encode(base64.b64decode(data["image/png"])).decode()
-            found.append(f"![output](data:image/png;base64,{inline})")
-        else:
-            text = "".join(output.get("text") or data.get("text/plain", []))
-            found.append(f"```text\n{text.rstrip()}\n```" if text.strip() else "")
-    return found
+            pictures.append(f"![output](data:image/png;base64,{data['image/png'].replace(chr(10), '')})")
+        elif output.get("name") != "stderr":
+            texts += output.get("text") or data.get("text/plain", [])
+    printed = "".join(texts).rstrip()
+    return [f"```text\n{printed}\n```", *pictures] if printed else pictures
