@@ -1,7 +1,7 @@
 """What mkdocs does not do by itself: pages made of notebooks, of scripts and of files at the root of the repository.
 
-A link such as ``../examples/plain_loop.py`` or ``notebooks/cnn.ipynb`` works in the repository as it stands; on the site
-it leads to the page that is made here.
+A link such as ``../examples/plain_loop.py`` or ``notebooks/cnn.ipynb`` works in the repository as it stands; on the
+site it leads to the page that is made here.
 """
 
 import json

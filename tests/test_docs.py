@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 SLOW = {"experiments.md", "other-libraries.md"}  # sweeps; imports of many other packages
-EXTRAS = {"jaxpruner", "lightning", "onnx", "onnxruntime", "ray", "torch_pruning", "transformers"}
+EXTRAS = {"lightning", "onnxruntime", "torch_pruning", "transformers"}
 
 
 def blocks() -> Iterator[object]:
@@ -27,14 +28,17 @@ def blocks() -> Iterator[object]:
             yield pytest.param(code, id=name, marks=pytest.mark.slow if page.name in SLOW else ())
 
 
-def skip_without(code: str) -> None:
-    """Skip where a package of others that the block imports is not installed."""
+def foreign(code: str) -> set[str]:
+    """Return the optional packages of others that the code imports; skip where one of them is not installed."""
+    modules = set()
     for node in ast.walk(ast.parse(code)):
-        modules = [node.module] if isinstance(node, ast.ImportFrom) else []
-        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        for package in {str(module).split(".")[0] for module in modules} & EXTRAS:
-            if importlib.util.find_spec(package) is None:
-                pytest.skip(f"{package} is not installed")
+        modules |= {node.module} if isinstance(node, ast.ImportFrom) else set()
+        modules |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+    packages = {str(module).split(".")[0] for module in modules} & EXTRAS
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    return packages
 
 
 @pytest.fixture
@@ -47,10 +51,13 @@ def registry():
 
 @pytest.mark.parametrize("code", [*blocks()])
 def test_a_block_runs_by_itself(code, tmp_path, monkeypatch, registry):
-    skip_without(code)
+    packages = foreign(code)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+    with warnings.catch_warnings():
+        if packages:
+            warnings.simplefilter("ignore")  # theirs to mend
+        exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.slow
@@ -59,7 +66,7 @@ def test_a_notebook_runs(path, tmp_path):
     nbclient = pytest.importorskip("nbclient", reason="needs the extra `docs`")
     nbformat = pytest.importorskip("nbformat", reason="needs the extra `docs`")
     notebook = nbformat.read(path, as_version=4)
-    skip_without("\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"))
+    foreign("\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"))
     nbclient.NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
 
 

@@ -4,10 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-import ntksap
 from ntksap.methods import METHODS, Method
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"
@@ -48,18 +45,6 @@ def test_a_page_has_each_option_with_its_default_and_no_other(method):
     assert ("**Options**: none" in text) == (not method.options)
     for part in ("**Cost**", "**Limits**", *(["**Reference"] if method.name not in ("random", "magnitude") else [])):
         assert part in text
-
-
-def test_the_python_of_the_ntt_page_runs():
-    (block,) = re.findall(r"```python\n(.*?)```", (FOLDER / "ntt.md").read_text(), re.DOTALL)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    before = model[0].weight.detach().clone()
-    namespace = {"ntksap": ntksap, "model": model, "unlabelled_loader": [(torch.randn(8, 6), None)] * 3}
-    exec(block, namespace)
-    assert namespace["masks"].obeyed_by(model)
-    kept = namespace["masks"]["0.weight"]
-    assert not torch.equal(model[0].weight[kept], before[kept])
 
 
 if __name__ == "__main__":

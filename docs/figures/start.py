@@ -1,9 +1,10 @@
-"""The picture of the start page: ``python docs/figures/start.py`` writes start-light.svg and start-dark.svg.
+"""The picture of the start page: ``python docs/figures/start.py`` writes its halves, for light and for dark pages.
 
-The networks are a small perceptron before and after `ntksap.prune`; the accuracies are those of results/digits/table.csv.
+The networks are a small perceptron before and after `ntksap.prune`; accuracies come from results/digits/table.csv.
 """
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
@@ -55,24 +56,31 @@ def draw_accuracy(axes: Axes, ink: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw(ink: str) -> Figure:
-    """Return the three panels with text of this colour on a transparent ground."""
+def draw_pruning(ink: str) -> Figure:
+    """Return a small network before and after pruning."""
     torch.manual_seed(0)
-    layers = [nn.Linear(a, b) for a, b in zip(SIZES, SIZES[1:], strict=False)]
+    layers = [nn.Linear(a, b) for a, b in pairwise(SIZES)]
     model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
     masks = ntksap.prune(model, sparsity=0.8, input_shape=(SIZES[0],))
-    inked = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink)
-    with mpl.rc_context({**inked, "svg.hashsalt": "start"}):
-        figure = Figure(figsize=(11, 3.4), layout="constrained")
-        first, second, third = figure.subplots(1, 3, width_ratios=(1, 1, 1.35))
-        draw_network(first, [torch.ones_like(mask) for mask in masks.values()], ink)
-        first.set_title(f"1. a fresh network: {masks.total} weights", fontsize=11, pad=10)
-        draw_network(second, list(masks.values()), ink)
-        second.set_title(f"2. ntksap.prune(model, 0.8): {masks.kept} stay", fontsize=11, pad=10)
-        draw_accuracy(third, ink)
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    before, after = figure.subplots(1, 2)
+    draw_network(before, [torch.ones_like(mask) for mask in masks.values()], ink)
+    before.set_title(f"1. a fresh network: {masks.total} weights", fontsize=11, pad=10)
+    draw_network(after, list(masks.values()), ink)
+    after.set_title(f"2. ntksap.prune(model, 0.8): {masks.kept} stay", fontsize=11, pad=10)
+    return figure
+
+
+def draw_training(ink: str) -> Figure:
+    """Return what becomes of pruned networks."""
+    figure = Figure(figsize=(4.6, 3.4), layout="constrained")
+    draw_accuracy(figure.subplots(), ink)
     return figure
 
 
 if __name__ == "__main__":
     for theme, ink in INK.items():
-        draw(ink).savefig(HERE / f"start-{theme}.svg", transparent=True, metadata={"Date": None})
+        inked = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink)
+        with mpl.rc_context({**inked, "svg.hashsalt": "start"}):
+            for name, figure in {"pruning": draw_pruning(ink), "training": draw_training(ink)}.items():
+                figure.savefig(HERE / f"{name}-{theme}.svg", transparent=True, metadata={"Date": None})
