@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ntksap
+from tests.report.report_browser import CHROMIUM, DRIVER, browser
 
 ROOT = Path(__file__).parents[1]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "srcset", "video": "src", "audio": "src"}
@@ -67,6 +69,19 @@ def test_no_page_shows_markdown_that_was_not_understood(site):
     for page in site.rglob("*.html"):
         shown = re.sub(r"<(pre|code|script)\b.*?</\1>", "", page.read_text(), flags=re.DOTALL)
         assert not re.search(r"```|&gt;&gt;&gt;|^:::|\]\(|\]\[ntksap", shown, re.MULTILINE), page.name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make browser")
+def test_in_a_browser_pages_fit_a_phone_and_ask_for_nothing_outside(site, tmp_path):
+    with browser(tmp_path / "profile") as window:
+        window.screen(390, 844, mobile=True)
+        for page in sorted(site.rglob("*.html")):
+            window.open(page)
+            assert window.run("return document.documentElement.scrollWidth <= innerWidth"), page.name
+        events = [json.loads(entry["message"])["message"] for entry in window.log("performance")]
+    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert {"file"} <= {address.partition(":")[0] for address in asked} <= {"file", "data", "blob"}
 
 
 def test_the_reference_has_every_public_name_once():
