@@ -48,8 +48,8 @@ def imports(room: str) -> set[str]:
 
 def draw(rooms: list[str]) -> Figure:
     """Draw the rooms in two rows, the core above the lab."""
-    figure = Figure(figsize=(14.5, 5.2))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 8.2), ylim=(0, 3.1))
+    figure = Figure(figsize=(14.5, 5.6))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 8.2), ylim=(0, 3.35))
     axes.set_axis_off()
     place = {room: (index, row) for row, names in ((1, CORE), (0, LAB)) for index, room in enumerate(names)}
     at = {room: (0.15 + column, 0.55 + 1.45 * row) for room, (column, row) in place.items()}
@@ -78,9 +78,9 @@ def draw(rooms: list[str]) -> Figure:
         words = SAYS[room].split()
         half = (len(words) + 1) // 2
         axes.text(x + 0.41, y + 0.15, " ".join(words[:half]) + "\n" + " ".join(words[half:]), ha="center", va="center",
-                  fontsize=7.5, color="#1c2733")  # fmt: skip
+                  fontsize=9, color="#1c2733")  # fmt: skip
     note = "Every room may use _base and net; an arrow points from a room to another that it imports."
-    axes.text(0.15, 0.2, note, fontsize=9, color="#555555")
+    axes.text(0.15, 0.2, note, fontsize=11, color="#555555")
     return figure
 
 
