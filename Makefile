@@ -54,7 +54,7 @@ build/notebooks/%.ipynb: docs/notebooks/%.ipynb $(STAMP)
 
 docs: install $(patsubst docs/%,build/%,$(wildcard docs/notebooks/*.ipynb))  ## build the site into build/site, strictly, with executed notebooks
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo 'open build/site/index.html; for its search: $(BIN)/python -m http.server -d build/site'
+	@echo 'open build/site/index.html'
 
 # By a command that writes it to the folder it is given (CIFAR10_FROM=…), else by download; without either, the tests that
 # need it are skipped.

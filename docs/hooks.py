@@ -42,6 +42,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return re.sub(r"\]\(((?:\.\./)*notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Let the search find its index where a page may not read files, only load scripts: in a folder."""
+    index = Path(config.site_dir) / "search" / "search_index.json"
+    index.with_suffix(".js").write_text(f"var __index = {index.read_text()}")
+
+
 def markdown_of(notebook: Path) -> str:
     """Return a notebook as Markdown: text as it is, code in fences, and what it printed or drew below."""
     link = f'[Download this notebook]({notebook.name}){{ .md-button download="{notebook.name}" }}'

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -71,9 +72,29 @@ def test_no_page_shows_markdown_that_was_not_understood(site):
         assert not re.search(r"```|&gt;&gt;&gt;|^:::|\]\(|\]\[ntksap", shown, re.MULTILINE), page.name
 
 
+in_a_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make browser")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make browser")
-def test_in_a_browser_pages_fit_a_phone_and_ask_for_nothing_outside(site, tmp_path):
+@in_a_browser
+def test_the_search_finds_a_method_in_a_site_without_a_server(site, tmp_path):
+    found = "return [...document.querySelectorAll('.md-search-result__item h1')].map(title => title.textContent)"
+    with browser(tmp_path / "profile") as window:
+        window.screen(1280, 900)
+        window.open(site / "index.html")
+        window.click(".md-search__input")
+        for key in "grasp":
+            window.press(key)
+        for _ in range(300):
+            if titles := window.run(found):
+                break
+            time.sleep(0.1)
+    assert "grasp" in titles
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_pages_fit_a_phone_and_ask_for_nothing_outside(site, tmp_path):
     with browser(tmp_path / "profile") as window:
         window.screen(390, 844, mobile=True)
         for page in sorted(site.rglob("*.html")):
