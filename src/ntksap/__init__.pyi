@@ -35,6 +35,7 @@ from ntksap.paper import reproduce as reproduce
 from ntksap.pruning import Allocation as Allocation
 from ntksap.pruning import Masks as Masks
 from ntksap.pruning import Probe as Probe
+from ntksap.pruning import Regrowth as Regrowth
 from ntksap.pruning import interchange as interchange
 from ntksap.pruning import select as select
 from ntksap.runs import BudgetRow as BudgetRow

@@ -24,6 +24,7 @@ from ntksap.pruning.masks import Masks
 from ntksap.pruning.patterns import Pattern, pattern_named
 from ntksap.pruning.places import PLACES
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
+from ntksap.pruning.regrowth import Regrow, Regrowth, check_regrows, moved
 from ntksap.pruning.rescale import Rescale, rescale_named
 from ntksap.pruning.rounds import Pruner, Score, first_round, prune_rounds
 from ntksap.pruning.sanity import CHECKS, Sanity, shuffled
@@ -44,6 +45,8 @@ __all__ = [
     "Pattern",
     "Probe",
     "Pruner",
+    "Regrow",
+    "Regrowth",
     "Rescale",
     "Sanity",
     "Schedule",
@@ -55,6 +58,7 @@ __all__ = [
     "check_data",
     "check_inputs",
     "check_module",
+    "check_regrows",
     "checked_shape",
     "checked_whole",
     "classifier_of",
@@ -64,6 +68,7 @@ __all__ = [
     "floor_of",
     "interchange",
     "kept_of",
+    "moved",
     "named_counts",
     "pattern_named",
     "prune_rounds",

@@ -1,7 +1,7 @@
 """Keeping pruned weights at zero while others train the module."""
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -43,6 +43,17 @@ class Attachment:
     def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
         """Prune again what ``load_state_dict`` has just written."""
         self._apply(module)
+
+    def record(self, gradients: dict[str, Tensor] | None) -> None:
+        """Add to ``gradients``, by name, every gradient from now on, with the entries of pruned weights; None stops.
+
+        Before anything else sees them: under DDP they are those of this process alone.
+        """
+        parameters = dict(self._module.named_parameters(remove_duplicate=False))
+        for name in self._pruned:
+            hold = parameters[name].__dict__.get("__deepcopy__")
+            if isinstance(hold, _Hold):
+                hold.record = None if gradients is None else partial(_add_to, gradients, name)
 
     def remove(self, module: nn.Module | None = None) -> None:
         """Let the weights go: take the hooks off ``module`` (by default the one that the masks were attached to)."""
@@ -100,12 +111,15 @@ class _Hold:
         self.pruned = pruned.to(parameter.device)
         self.local = local_mask(self.pruned, parameter)
         self.handle: RemovableHandle | None = None
+        self.record: Callable[[Tensor], None] | None = None
         if is_sharded(parameter):
             self.handle = parameter.register_post_accumulate_grad_hook(self.zero_local)
         elif parameter.requires_grad:
             self.handle = parameter.register_hook(self.zero)
 
     def zero(self, gradient: Tensor) -> Tensor:
+        if self.record is not None:
+            self.record(gradient)
         # masked_fill, not a product: a NaN or infinite gradient times zero would be NaN
         if self.pruned.device != gradient.device:
             self.pruned = self.pruned.to(gradient.device)
@@ -128,6 +142,11 @@ class _Hold:
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a pickled parameter forgets its hooks, as torch has it
+
+
+def _add_to(gradients: dict[str, Tensor], name: str, gradient: Tensor) -> None:
+    before = gradients.get(name)
+    gradients[name] = gradient.detach().clone() if before is None else before + gradient.detach()
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -18,7 +18,16 @@ from ntksap.analysis import Cost, cost
 from ntksap.data import Dataset, load
 from ntksap.methods import method_named
 from ntksap.pruning import Masks
-from ntksap.runs.folder import OnProgress, Place, Progress, carry_out, kept_name, read_records, write_records
+from ntksap.runs.folder import (
+    FINAL_MASKS,
+    OnProgress,
+    Place,
+    Progress,
+    carry_out,
+    kept_name,
+    read_records,
+    write_records,
+)
 from ntksap.runs.masking import make_masks
 from ntksap.runs.settings import DENSE, Settings
 from ntksap.training import TrainState, train
@@ -54,10 +63,11 @@ def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgres
     elif masks is not None and masks.weights:
         masks.load_weights(model)
     flops = cost(model, masks, input_shape=data.input_shape)
-    records = _trained(settings, folder, model, masks, data, place, on_progress, ranks)
+    records, last = _trained(settings, folder, model, masks, data, place, on_progress, ranks)
     return {
         **{key: records[-1][key] for key in ("top1", "top5", "test_loss", "train_loss", "train_accuracy")},
         **facts(masks, flops),
+        **({"final_mask_sha256": last.sha256} if last else {}),
         "test_images": len(data.test),
         "train_seconds": sum(record["seconds"] for record in records),
         "peak_memory_mib": peak_memory_mib(),
@@ -149,8 +159,8 @@ def _trained(
     place: Place,
     on_progress: OnProgress,
     ranks: Ranks,
-) -> list[dict[str, Any]]:
-    """Train from the last epoch that was saved and return the records of all epochs."""
+) -> tuple[list[dict[str, Any]], Masks | None]:
+    """Train from the last epoch that was saved; return the records of all epochs, and the masks if these changed."""
     metrics, checkpoint = folder / "metrics.jsonl", folder / "checkpoint.safetensors"
     state = TrainState(
         model,
@@ -177,7 +187,11 @@ def _trained(
             state.save(folder / kept_name(record.epoch))
         state.save(checkpoint)  # last, since a run resumes after it
         on_progress(Progress("train", record.epoch, settings.recipe.epochs, "epoch", record.top1))
-    return records
+    if not state.regrows or state.masks is None:
+        return records, None
+    if ranks.first:
+        state.masks.save(folder / FINAL_MASKS)
+    return records, state.masks
 
 
 def _model(settings: Settings, data: Dataset, seed: int) -> nn.Module:

@@ -5,6 +5,7 @@ A run is a folder named by its settings:
 - ``settings.toml``: the settings, the versions in use, and whose kernels the run has been computed with
 - ``masks.safetensors``: the masks, and the weights to start from if the method chose some (while pruning:
   ``pruning.safetensors``, what is known after the last round)
+- ``masks-final.safetensors``: the masks after training, where the recipe regrows
 - ``metrics.jsonl``: one record per epoch
 - ``checkpoint.safetensors``: the training after the last epoch (``epoch-N.safetensors``: after epoch N, if asked)
 - ``result.json``: there exactly when the run is finished
@@ -48,6 +49,7 @@ from ntksap._base import (
 from ntksap.net.kernels import provenance
 from ntksap.runs.settings import Settings, read_kernels, versions
 
+FINAL_MASKS = "masks-final.safetensors"
 _NUMBERS = ("sparsity", "seed", "density", "inference_flops", "dense_flops", "prune_seconds")
 _OF_TRAINING = ("top1", "top5", "test_loss", "train_loss", "train_accuracy", "train_seconds")
 

@@ -19,7 +19,17 @@ from ntksap.data import TABLE
 from ntksap.methods import METHODS, method_named
 from ntksap.models import model_named
 from ntksap.net.kernels import provenance
-from ntksap.pruning import CHECKS, Floor, Rescale, Sanity, density_of, floor_of, rescale_named, schedule_named
+from ntksap.pruning import (
+    CHECKS,
+    Floor,
+    Rescale,
+    Sanity,
+    check_regrows,
+    density_of,
+    floor_of,
+    rescale_named,
+    schedule_named,
+)
 from ntksap.training import Recipe, not_default
 
 DENSE = "dense"
@@ -174,12 +184,18 @@ def pruning_for(
 def settings_for(
     *, model: str, data: str, method: str, sparsity: float, seed: int, recipe: Recipe, **pruning: Any
 ) -> Settings:
-    """Return checked settings of a run; ``pruning`` as in `pruning_for`, whose part the dense run ignores."""
+    """Return checked settings of a run; ``pruning`` as in `pruning_for`, whose part the dense run ignores.
+
+    So it does with what the recipe says of regrowth: it has no masks.
+    """
     model_named(model)  # before a folder is named by it
     if data not in TABLE:
         raise unknown("data set", data, TABLE)
     if method == DENSE:
-        return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=recipe)
+        still = recipe.without_regrowth()
+        return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=still)
+    if recipe.regrow != "none":
+        check_regrows(pruning.get("pattern"))
     chosen = pruning_for(method=method, sparsity=sparsity, seed=seed, recipe=recipe, **pruning)
     return Settings(model=model, data=data, recipe=recipe, **vars(chosen))
 

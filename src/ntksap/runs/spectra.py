@@ -125,8 +125,8 @@ def spectra_during(
     spectra = []
     for index, path in enumerate(checkpoints):
         on_progress(Progress(settings.label, index, len(checkpoints), "checkpoint", name=path.stem))
-        epoch = read_model(path, model)
-        kernel = ntk(model, images, masks, norm=norm, dtype=dtype, memory_mib=memory_mib, device=device)
+        epoch, regrown = read_model(path, model)
+        kernel = ntk(model, images, regrown or masks, norm=norm, dtype=dtype, memory_mib=memory_mib, device=device)
         first = kernel.eigenvalues if first is None else first
         spectra.append(
             {

@@ -13,10 +13,12 @@ from typing import Any
 
 from ntksap._base import InputError, NtksapError, StorageError, write_atomically
 from ntksap.pruning import Masks
-from ntksap.runs.folder import checked_result, locked, read_records, read_result
+from ntksap.runs.folder import FINAL_MASKS, checked_result, locked, read_records, read_result
 
 _RESULT, _MASKS = "result.json", "masks.safetensors"
-_OTHERS = ("settings.toml", _MASKS, "metrics.jsonl")
+_HASHES = {_MASKS: "mask_sha256", FINAL_MASKS: "final_mask_sha256"}
+"""Mask files, and where a result says which masks they hold; one that it says nothing of does not belong to the run."""
+_OTHERS = ("settings.toml", *_HASHES, "metrics.jsonl")
 _ONLY_WHILE_WORKING = ("pruning.safetensors", "checkpoint.safetensors", "error.json")
 
 
@@ -66,7 +68,7 @@ class Store:
             for other in _OTHERS:
                 if (data := self._read(f"{name}/{other}")) is not None:
                     write_atomically(folder / other, data)
-                elif other != _MASKS or stored["mask_sha256"] is not None:
+                elif other not in _HASHES or stored.get(_HASHES[other]) is not None:
                     raise StorageError(f"{self.url}/{name} has a result but no {other}; remove it from the store")
             self._check_copy(name, folder, stored)
             for other in _ONLY_WHILE_WORKING:
@@ -78,9 +80,8 @@ class Store:
         """Raise, and remove what was copied, unless it is what the result speaks of."""
         doing = ""
         try:
-            if stored["mask_sha256"] is not None:
-                doing = _MASKS
-                if Masks.load(folder / _MASKS).sha256 != stored["mask_sha256"]:
+            for doing, key in _HASHES.items():
+                if stored.get(key) is not None and Masks.load(folder / doing).sha256 != stored[key]:
                     raise ValueError("the result speaks of other masks")
             if "top1" in stored:
                 doing = "metrics.jsonl"

@@ -16,6 +16,7 @@ from ntksap._base import NtksapError, write_atomically
 
 _FORMAT = "ntksap-checkpoint-1"
 _DEFAULT = "the default"
+_MASK = "mask."
 
 
 class CheckpointError(NtksapError, ValueError):
@@ -29,11 +30,13 @@ def write_checkpoint(
     epoch: int,
     identity: Mapping[str, Any],
     kernels: str | None = None,
+    masks: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a training after ``epoch`` epochs, all of it or nothing; equal trainings give equal bytes.
 
     Tensors: ``model.<name>`` for each parameter and buffer, and ``optimizer.<key>.<name>`` for each tensor that the
-    optimizer holds for a parameter (such as ``optimizer.momentum_buffer.fc.weight``, or Adam's ``step``).
+    optimizer holds for a parameter (such as ``optimizer.momentum_buffer.fc.weight``, or Adam's ``step``); and
+    ``mask.<name>`` for each of ``masks``, where they change during training.
     Metadata: JSON with the epoch, a hash of all there is, and ``identity``, the plain values that say which training
     this is; and ``kernels``, whose kernels were in use, if that is known.
     """
@@ -41,6 +44,7 @@ def write_checkpoint(
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{key}.{name}"] = value
+    tensors |= {f"{_MASK}{name}": mask for name, mask in (masks or {}).items()}
     # A copy of each, since safetensors takes neither channels-last tensors nor two that share memory.
     tensors = {
         name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for name, t in tensors.items()
@@ -56,8 +60,11 @@ def read_checkpoint(
     optimizer: Optimizer,
     identity: Mapping[str, Any],
     kernels: str | None = None,
-) -> int:
-    """Put a training back as `write_checkpoint` found it and return its epoch; on error nothing is changed.
+    masks: Mapping[str, Tensor] | None = None,
+) -> tuple[int, dict[str, Tensor]]:
+    """Put a training back as `write_checkpoint` found it and return its epoch and masks; on error nothing is changed.
+
+    ``masks``: such as the checkpoint must hold, of these names, shapes and numbers of kept weights; None if it must not.
 
     ``kernels``: whose kernels are in use now, to be refused if the checkpoint names others (those written by earlier
     versions name none); None to take it as it is.
@@ -70,12 +77,15 @@ def read_checkpoint(
         )
     here, there = json.loads(json.dumps(dict(identity))), facts["identity"]
     for key in sorted(here.keys() | there.keys()):
-        if (found := there.get(key, _DEFAULT)) != (wanted := here.get(key, _DEFAULT)):
-            raise CheckpointError(f"{path} is of another training: {key} is {found!r} there and {wanted!r} here")
+        if (other := there.get(key, _DEFAULT)) != (wanted := here.get(key, _DEFAULT)):
+            raise CheckpointError(f"{path} is of another training: {key} is {other!r} there and {wanted!r} here")
     own, held = _model_tensors(model), _held(path, tensors, model)
+    found = _masks(tensors)
+    _check_masks(path, found, masks or {})
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     states: dict[Tensor, dict[str, Tensor]] = {}
-    for full_name in sorted(tensors.keys() - {f"model.{name}" for name in held}):
+    others = tensors.keys() - {f"model.{name}" for name in held} - {f"{_MASK}{name}" for name in found}
+    for full_name in sorted(others):
         _, key, name = [*full_name.split(".", 2), "", ""][:3]
         if name not in parameters:
             raise CheckpointError(f"{path} is of another training: parameter {name!r} was trained there, not here")
@@ -90,18 +100,34 @@ def read_checkpoint(
     optimizer.state.clear()
     optimizer.state.update(states)
     epoch: int = facts["epoch"]
-    return epoch
+    return epoch, found
 
 
-def read_model(path: str | Path, model: nn.Module) -> int:
-    """Put the weights and buffers of a checkpoint into ``model``, of whatever training it is; return its epoch."""
+def read_model(path: str | Path, model: nn.Module) -> tuple[int, dict[str, Tensor]]:
+    """Put the weights and buffers of a checkpoint into ``model``, of whatever training it is.
+
+    Returns its epoch, and its masks if they changed during that training.
+    """
     tensors, facts = _read(path)
     held = _held(path, tensors, model)
     with torch.no_grad():
         for name, tensor in _model_tensors(model).items():
             tensor.copy_(held[name])
     epoch: int = facts["epoch"]
-    return epoch
+    return epoch, _masks(tensors)
+
+
+def _masks(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(_MASK): tensor for name, tensor in tensors.items() if name.startswith(_MASK)}
+
+
+def _check_masks(path: str | Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    there, here = (
+        {name: (tuple(mask.shape), mask.dtype, int(mask.sum())) for name, mask in masks.items()}
+        for masks in (found, wanted)
+    )
+    if there != here:
+        raise CheckpointError(f"{path} is of another training: its masks keep other numbers of weights than those here")
 
 
 def _held(path: str | Path, tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

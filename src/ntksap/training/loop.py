@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ntksap._base import InputError, MaskError, NtksapError, Ranks, global_seed,
 from ntksap.data import Dataset, Split
 from ntksap.net import first_tensor, unwrap
 from ntksap.net.kernels import bears_channels_last, provenance, safe_layers, sparse_kernels
-from ntksap.pruning import Masks
+from ntksap.pruning import Masks, Regrowth, moved
 from ntksap.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from ntksap.training.recipe import Recipe, lr_at
 from ntksap.training.sync_norm import synchronise_norms
@@ -63,7 +63,7 @@ class TrainState:
         model: the module, with its initial weights. It is trained itself, not a copy.
         recipe: how.
         masks: attached to the model (see `Masks.attach`), so that pruned weights are zero and stay so; kept ones are
-            rescaled if the masks were made for it.
+            rescaled if the masks were made for it. Where the recipe regrows, ``state.masks`` are those of the moment.
         seed: decides the order of images, augmentation, and what the model draws in its forward pass.
         device: where to train; the model is moved there. By default it stays where it is.
         group: a process group that shares each batch (DDP), such as ``torch.distributed.group.WORLD``; every process
@@ -96,6 +96,7 @@ class TrainState:
             masks.attach(self.model)
         self.recipe = recipe
         self.masks = masks
+        self._start = masks
         self.seed = seed
         self.epoch = 0  # finished epochs
         # After attaching: an optimizer that holds momentum from before would move pruned weights.
@@ -111,10 +112,38 @@ class TrainState:
                     self._forward, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True
                 )
 
+    @property
+    def regrows(self) -> bool:
+        """Whether its masks change during training."""
+        return self.masks is not None and self.recipe.regrow != "none"
+
+    def regrowth(self, steps: int) -> Regrowth | None:
+        """Return what changes the masks from here on, in a training of ``steps`` per epoch; None if nothing does."""
+        recipe = self.recipe
+        if self.masks is None or recipe.regrow == "none":
+            return None
+        made = Regrowth(
+            self.model,
+            self.masks,
+            self.optimizer,
+            steps=recipe.epochs * steps,
+            method=recipe.regrow,
+            interval=recipe.regrow_every,
+            fraction=recipe.regrow_fraction,
+            until=recipe.regrow_until,
+            seed=self.seed,
+            group=self.ranks.group,
+        )
+        made.load_state_dict({**made.state_dict(), "step": self.epoch * steps})
+        return made
+
     @contextmanager
-    def kernels(self) -> Iterator[None]:
-        """Inside the block, layers use the faster kernels of this package, and touch their kept weights only."""
-        if not self._native:
+    def kernels(self, *, all_gradients: bool = False) -> Iterator[None]:
+        """Inside the block, layers use the faster kernels of this package, and touch their kept weights only.
+
+        ``all_gradients``: torch's own kernels, which compute the gradients of pruned weights too.
+        """
+        if all_gradients or not self._native:
             with safe_layers(self.model):
                 yield
             return
@@ -136,7 +165,8 @@ class TrainState:
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, all of it or nothing. Between records of `train`, not within one."""
-        write_checkpoint(path, self.model, self.optimizer, self.epoch, self._identity(), self._provenance())
+        masks = self.masks if self.regrows else None
+        write_checkpoint(path, self.model, self.optimizer, self.epoch, self._identity(), self._provenance(), masks)
 
     def load(self, path: str | Path, *, other_kernels: bool = False) -> None:
         """Become the state that was saved; `CheckpointError`, and no change, if it is not of this training.
@@ -145,20 +175,24 @@ class TrainState:
         bits; it goes on only with ``other_kernels``.
         """
         kernels = None if other_kernels else self._provenance()
-        epoch = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels)
+        wanted = self.masks if self.regrows else None
+        epoch, masks = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels, wanted)
         if not 0 <= epoch <= self.recipe.epochs:
             raise CheckpointError(f"{path} is after epoch {epoch}, which a training of {self.recipe.epochs} never is")
         self.epoch = epoch
+        if self._start is not None and masks:
+            self.masks = moved(self._start, masks)
+            self.masks.attach(self.model)
 
     def _provenance(self) -> str | None:
         """Whose kernels train, where that may differ from one machine to the next."""
         return provenance() if self._native else None
 
     def _identity(self) -> dict[str, object]:
-        rescale = self.masks.info.get("rescale") if self.masks else None
+        rescale = self._start.info.get("rescale") if self._start else None
         return {
             "seed": self.seed,
-            "masks": self.masks.sha256 if self.masks else None,
+            "masks": self._start.sha256 if self._start else None,
             **({"rescale": rescale} if rescale else {}),
             **self.recipe.stated(),
         }
@@ -178,14 +212,16 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
     if not len(data.train) or not len(data.test):
         raise InputError(f"{data.name} has {len(data.train)} training and {len(data.test)} test images: nothing to do")
     steps = math.ceil(len(data.train) / recipe.batch)
+    regrowth = state.regrowth(steps)
     while state.epoch < recipe.epochs:
         start = time.perf_counter()
         totals = _Totals(state)
         # The seed is for models that draw in their forward pass. The block must not enclose the yield.
-        with global_seed(state.seed, "epoch", state.epoch), lost(), state.kernels():
+        with global_seed(state.seed, "epoch", state.epoch), lost(), _Kernels(state) as kernels:
             state.model.train()
             batches = _shares(state, data.train, seed=state.seed, epoch=state.epoch, augment=recipe.augment)
             for index, (images, labels, weight) in enumerate(batches):
+                kernels.follow(all_gradients=regrowth is not None and regrowth.listening)
                 lr = lr_at(recipe, state.epoch * steps + index, steps)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
@@ -194,12 +230,15 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
                 optimizer.zero_grad()
                 (loss * weight).backward()
                 optimizer.step()
+                if regrowth is not None and regrowth.step():
+                    state.masks = regrowth.masks
                 totals.add(loss, logits, labels, weight)
                 if index == 0:  # later steps are checked together, at the end of the epoch
                     _check(state, ranks.add(loss).item())
             ranks.copy_first(state.model.buffers())  # BatchNorm's, where each process has its own
             train_loss, train_accuracy, _ = totals.means()
             train_seconds = time.perf_counter() - start
+            kernels.follow()
             test_loss, top1, top5 = evaluate(state, data.test)
         _check(state, train_loss, test_loss)
         state.epoch += 1
@@ -215,6 +254,23 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
             seconds=time.perf_counter() - start,
             pruned=state.masks.sparsity if state.masks else 0.0,
         )
+
+
+class _Kernels(ExitStack):
+    """The kernels of a training, which are entered anew where its masks have changed."""
+
+    def __init__(self, state: TrainState) -> None:
+        super().__init__()
+        self._state = state
+        self._used: tuple[Masks | None, bool] | None = None
+
+    def follow(self, *, all_gradients: bool = False) -> None:
+        """Use those that fit the masks of the moment, and the coming step."""
+        wanted = self._state.masks, all_gradients
+        if self._used is None or self._used[0] is not wanted[0] or self._used[1] != all_gradients:
+            self.close()
+            self.enter_context(self._state.kernels(all_gradients=all_gradients))
+            self._used = wanted
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -48,6 +48,14 @@ class Recipe:
     """Run the model through torch.compile."""
     augment: bool = True
     """Crop and mirror training images at random, as the data set does it."""
+    regrow: Literal["none", "set", "rigl"] = "none"
+    """Move some of the kept weights of each layer now and then: where chance (SET) or the gradient (RigL) says."""
+    regrow_every: int = 100
+    """Regrowth: steps from one change of the masks to the next."""
+    regrow_fraction: float = 0.3
+    """Regrowth: the share of a layer's kept weights that moves at first; it falls to 0 like a cosine."""
+    regrow_until: float = 0.75
+    """Regrowth: the share of the training after which masks stay as they are."""
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that are not the default ones: what names a training.
@@ -55,6 +63,10 @@ class Recipe:
         So a setting that is added later, with a default that changes nothing, leaves names as they were.
         """
         return not_default(self)
+
+    def without_regrowth(self) -> "Recipe":
+        """Return the recipe for a network that has no masks."""
+        return replace(self, **{one.name: one.default for one in fields(self) if one.name.startswith("regrow")})
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
@@ -75,6 +87,9 @@ class Recipe:
                 "less: so many drops by so much leave no learning rate",
             ),
             ("warmup", not 0 <= self.warmup < 1, "0 or more and less than 1"),
+            ("regrow_every", self.regrow_every < 1, "at least 1"),
+            ("regrow_fraction", not 0 < self.regrow_fraction <= 1, "more than 0 and at most 1"),
+            ("regrow_until", not 0 < self.regrow_until <= 1, "more than 0 and at most 1"),
         ):
             if wrong:
                 raise InputError(f"{name} of a recipe must be {wanted}, not {getattr(self, name)!r}")
