@@ -113,6 +113,56 @@ def normalised(group):
     return output.detach().numpy(), found
 
 
+def regrowing_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 4)).double()
+
+
+def regrown(group):
+    """Masks of SET and RigL, in a loop of one's own with DDP and in ours."""
+    return {f"{method} {kind.__name__}": kind(group, method) for kind in (_by_hand, _by_recipe) for method in _REGROW}
+
+
+_REGROW = ("rigl", "set")
+
+
+def _by_hand(group, method):
+    """Every process has its rows of each batch, the loss is a mean over all rows."""
+    module = regrowing_net()
+    masks = ntksap.prune(module, 0.6, "random")
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    learner = module if group is None else nn.parallel.DistributedDataParallel(module, process_group=group)
+    regrowth = ntksap.Regrowth(learner, masks, optimizer, method=method, steps=30, interval=3)
+    made = torch.Generator().manual_seed(1)
+    rows = Ranks(group).share(8)
+    for _ in range(30):
+        inputs, labels = torch.randn(8, 6, generator=made, dtype=torch.float64), torch.randint(4, (8,), generator=made)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(learner(inputs)[rows], labels[rows]).backward()
+        optimizer.step()
+        regrowth.step()
+    return _regrown(masks, regrowth.masks, module)
+
+
+def _by_recipe(group, method):
+    module = net()
+    masks = ntksap.prune(module, 0.7, "magnitude")
+    recipe = Recipe(epochs=1, batch=100, lr=0.05, regrow=method, regrow_every=3)
+    state = TrainState(module, recipe, masks=masks, seed=3, group=group)
+    for _ in train(state, load("digits")):
+        pass
+    return _regrown(masks, state.masks, module)
+
+
+def _regrown(start, masks, module):
+    return {
+        "masks": {name: mask.numpy() for name, mask in masks.items()},
+        "weights": {name: value.numpy() for name, value in module.state_dict().items()},
+        "hold": masks.obeyed_by(module) and [m.sum() for m in masks.values()] == [m.sum() for m in start.values()],
+        "stayed": sum(int((masks[name] & start[name]).sum()) for name in masks) / masks.kept,
+    }
+
+
 def sharded(group, steps):
     """FSDP2: masks on sharded parameters, held by AdamW with weight decay; returns the whole weights."""
     from torch.distributed.fsdp import fully_shard

@@ -12,8 +12,8 @@ from ntksap.runs.settings import Settings, settings_for
 from ntksap.training.recipe import load_recipe
 
 
-def small_settings(method: str = "synflow", *, epochs: int = 5, **changes: Any) -> Settings:
-    recipe = load_recipe("quick", {"epochs": epochs, "channels_last": False})
+def small_settings(method: str = "synflow", *, epochs: int = 5, training: Any = None, **changes: Any) -> Settings:
+    recipe = load_recipe("quick", {"epochs": epochs, "channels_last": False, **(training or {})})
     values = {"model": "lenet-300-100", "data": "digits", "sparsity": 0.9, "seed": 0, "rounds": 5, **changes}
     return settings_for(method=method, recipe=recipe, **values)
 

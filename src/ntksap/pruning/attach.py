@@ -186,12 +186,16 @@ def _zero_again(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
 
 
 def _hold(parameter: nn.Parameter, pruned: Tensor) -> _Hold:
-    _release(parameter)
+    before = _release(parameter)
     parameter.__deepcopy__ = hold = _Hold(parameter, pruned)  # type: ignore[method-assign]
+    hold.record = before.record if before is not None else None  # who listens goes on listening
     return hold
 
 
-def _release(parameter: nn.Parameter) -> None:
+def _release(parameter: nn.Parameter) -> _Hold | None:
     hold = parameter.__dict__.pop("__deepcopy__", None)
-    if isinstance(hold, _Hold) and hold.handle is not None:
+    if not isinstance(hold, _Hold):
+        return None
+    if hold.handle is not None:
         hold.handle.remove()
+    return hold

@@ -130,13 +130,9 @@ class Regrowth:
         """Go on where `state_dict` was called, on a model and optimizer that are loaded as usual, before or after.
 
         The masks that this object starts with must be those of then: weights outside of them have been set to zero, and
-        come back from ``state``. Raises `MaskError`, and changes nothing, if it is of another model.
+        come back from ``state``. Raises `MaskError`, and changes nothing, if it is of another training.
         """
         masks = moved(self._start, state["masks"])
-        masks.check(self._model)
-        counts = [{name: int(mask.sum()) for name, mask in one.items()} for one in (masks, self._start)]
-        if counts[0] != counts[1]:
-            raise MaskError("this state of a regrowth is of another training: its layers keep other numbers of weights")
         self._taken = checked_whole("step", state["step"])
         self._attach(masks)
         weights = dict(self._model.named_parameters(remove_duplicate=False))
@@ -211,10 +207,14 @@ class Regrowth:
 def moved(start: Masks, masks: Mapping[str, Tensor]) -> Masks:
     """Return what has become of the masks ``start`` in training, with all that is known of these.
 
-    But the weights are rescaled already, and are no longer those that may have come with ``start``.
+    But the weights are rescaled already, and are no longer those that may have come with ``start``. Raises `MaskError`
+    if it cannot be: for other layers, or other numbers of kept weights.
     """
+    sizes = [{name: (mask.shape, int(mask.sum())) for name, mask in one.items()} for one in (start, masks)]
+    if sizes[0] != sizes[1]:
+        raise MaskError("these masks are of another training: their layers keep other numbers of weights")
     info = {key: value for key, value in start.info.items() if key != "rescale"}
-    return Masks({name: masks[name] for name in [*start, *masks]}, {**info, "regrown": True})
+    return Masks({name: masks[name] for name in start}, {**info, "regrown": True})
 
 
 def fraction_at(step: int, steps: int, fraction: float = 0.3, until: float = 0.75) -> float:
@@ -246,8 +246,8 @@ def check_regrows(pattern: str | None) -> None:
     """Raise `InputError` for masks of a pattern, which single weights that come and go would break."""
     if pattern:
         raise InputError(
-            f"regrowth moves single weights, which would break the pattern {pattern} of these masks: train them as they "
-            "are, or prune without a pattern"
+            f"regrowth moves single weights, which would break the pattern {pattern} of these masks: train them as "
+            "they are, or prune without a pattern"
         )
 
 

@@ -1,4 +1,7 @@
-"""Which runs may be compared: those that share model, data and recipe. Only their seeds are averaged."""
+"""Which runs may be compared: those that share model, data and recipe. Only their seeds are averaged.
+
+What a recipe says of regrowth concerns the masks: here it distinguishes methods, which share one dense reference.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +12,7 @@ from ntksap.methods import METHODS
 from ntksap.report.reading import Run
 from ntksap.report.table import Cell, cells
 from ntksap.runs import DENSE, Settings, label_of
+from ntksap.training import Recipe
 
 _IDENTITY = ("model", "data", "recipe")
 _GRID = (*_IDENTITY, "method", "sanity", "sparsity", "seed")
@@ -64,7 +68,8 @@ def experiments(runs: Iterable[Run]) -> list[Experiment]:
         identity = _text(run.settings)
         if identity not in known:
             known.add(identity)
-            groups.setdefault(_text({key: run.settings[key] for key in _IDENTITY}), []).append(run)
+            shared = {**{key: run.settings[key] for key in _IDENTITY}, "recipe": _split(run.settings)[0]}
+            groups.setdefault(_text(shared), []).append(run)
     made = [_experiment(group, list(groups.values())) for group in groups.values()]
     return sorted(made, key=lambda experiment: experiment.title)
 
@@ -83,7 +88,7 @@ def _experiment(runs: list[Run], groups: list[list[Run]]) -> Experiment:
     alike = [g[0].settings for g in groups if all(g[0].settings[key] == first[key] for key in ("model", "data"))]
     epochs = first["recipe"].get("epochs", "?")
     title = f"{first['model']} on {first['data']}, {epochs} {'epoch' if epochs == 1 else 'epochs'}"
-    others = _differences([settings["recipe"] for settings in alike], first["recipe"])
+    others = _differences([_split(settings)[0] for settings in alike], _split(first)[0])
     title += "".join(f", {text}" for text in others if not text.startswith("epochs="))
     named = sorted(((_method(run, runs), run) for run in runs), key=lambda pair: _order(*pair))
     table = cells({**run.settings, **run.result, **_place(method, run)} for method, run in named if run.result)
@@ -108,7 +113,15 @@ def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
     usual = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
     rest = {key: value for key, value in {**usual, **settings}.items() if key not in (*_GRID, "options")}
     options = settings.get("options")
-    return {**rest, **(options if isinstance(options, dict) else {})}
+    return {**rest, **_split(settings)[1], **(options if isinstance(options, dict) else {})}
+
+
+def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the recipe says of training, and what of regrowth, without the usual (earlier versions knew none)."""
+    usual = {field.name: field.default for field in fields(Recipe) if field.name.startswith("regrow")}
+    regrowth = {key: value for key, value in settings["recipe"].items() if key in usual and value != usual[key]}
+    of_training = {key: value for key, value in settings["recipe"].items() if key not in usual}
+    return of_training, {"regrow": "none", **(regrowth if "regrow" in regrowth else {})}
 
 
 def _differences(all_settings: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> list[str]:

@@ -64,7 +64,7 @@ def read_checkpoint(
 ) -> tuple[int, dict[str, Tensor]]:
     """Put a training back as `write_checkpoint` found it and return its epoch and masks; on error nothing is changed.
 
-    ``masks``: such as the checkpoint must hold, of these names, shapes and numbers of kept weights; None if it must not.
+    ``masks``: what it must hold masks like, by names, shapes and numbers of kept weights; None if it must hold none.
 
     ``kernels``: whose kernels are in use now, to be refused if the checkpoint names others (those written by earlier
     versions name none); None to take it as it is.

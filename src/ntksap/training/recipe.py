@@ -66,7 +66,8 @@ class Recipe:
 
     def without_regrowth(self) -> "Recipe":
         """Return the recipe for a network that has no masks."""
-        return replace(self, **{one.name: one.default for one in fields(self) if one.name.startswith("regrow")})
+        usual: dict[str, Any] = {one.name: one.default for one in fields(self) if one.name.startswith("regrow")}
+        return replace(self, **usual)
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
