@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ntksap._base import InputError
 from ntksap.analysis.kernel_change import KernelChange, kernel_change
 from ntksap.analysis.multiply_adds import cost
+from ntksap.analysis.paths import log10_paths
 from ntksap.analysis.reach import effective_masks
 from ntksap.net import by_output, unwrap
 from ntksap.pruning import MakeInputs
@@ -16,7 +18,10 @@ from ntksap.pruning import MakeInputs
 
 @dataclass(frozen=True)
 class LayerDiagnosis:
-    """One layer: weights that are kept, those of them that are used, and output channels that have any."""
+    """One layer: weights that are kept, those of them that lie on a path, and what has any of these.
+
+    A channel is an output of the layer; a kernel is a pair of an output and an input, a single weight of a linear layer.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -25,15 +30,22 @@ class LayerDiagnosis:
     total: int
     channels: int
     live_channels: int
+    kernels: int
+    live_kernels: int
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found; ``kernel`` is None where it was not asked for, and a text where that was not possible."""
+    """What `diagnose` found.
+
+    ``log10_paths`` is the decimal logarithm of the number of paths from input to output (−∞ for none), or a text where
+    they cannot be counted. ``kernel`` is None where it was not asked for, and a text where that was not possible.
+    """
 
     layers: tuple[LayerDiagnosis, ...]
     dense_flops: int
     inference_flops: int
+    log10_paths: float | str
     uncounted: tuple[str, ...] = ()
     kernel: KernelChange | str | None = None
 
@@ -62,6 +74,16 @@ class Diagnosis:
         """Whether no path at all leads from input to output."""
         return all(layer.used == 0 for layer in self.layers)
 
+    @property
+    def units(self) -> tuple[int, int]:
+        """Output channels of all layers that lie on a path, and how many there are."""
+        return sum(layer.live_channels for layer in self.layers), sum(layer.channels for layer in self.layers)
+
+    @property
+    def kernels(self) -> tuple[int, int]:
+        """Kernels of all layers that lie on a path, and how many there are."""
+        return sum(layer.live_kernels for layer in self.layers), sum(layer.kernels for layer in self.layers)
+
     def sentences(self) -> list[str]:
         """Say it in words, the worst first."""
         said = []
@@ -85,9 +107,15 @@ class Diagnosis:
         if dead:
             worst = min(dead, key=lambda layer: layer.live_channels / layer.channels)
             said.append(
-                f"{sum(layer.channels - layer.live_channels for layer in dead):,} of "
-                f"{sum(layer.channels for layer in self.layers):,} output channels are dead; the narrowest layer is "
+                f"{self.units[1] - self.units[0]:,} of {self.units[1]:,} output channels are dead; the narrowest layer is "
                 f"{worst.name} with {worst.live_channels} of {worst.channels} left."
+            )
+        if isinstance(self.log10_paths, str):
+            said.append(f"Paths from input to output are not counted: {self.log10_paths}.")
+        elif not self.disconnected:
+            said.append(
+                f"10^{self.log10_paths:.1f} paths lead from input to output, through {self.units[0]:,} of "
+                f"{self.units[1]:,} channels and {self.kernels[0]:,} of {self.kernels[1]:,} kernels."
             )
         said.append(
             f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "
@@ -115,7 +143,7 @@ def diagnose(
     kernel: bool = False,
     seed: int = 0,
 ) -> Diagnosis:
-    """Look at masks before training: densities, collapsed layers, unused weights, dead channels, cost.
+    """Look at masks before training: densities, collapsed layers, unused weights, dead channels, paths, cost.
 
     ``input_shape``, ``inputs`` and ``output`` are those of `prune`. With ``kernel`` also how the neural tangent kernel
     differs from the dense net's at the present weights, on noise that ``seed`` decides; see `kernel_change`. That takes
@@ -132,7 +160,9 @@ def diagnose(
     modules = dict(unwrap(model).named_modules(remove_duplicate=False))
     layers = []
     for name, mask in masks.items():
-        used_rows = by_output(modules[name.rpartition(".")[0]], used[name])
+        layer = modules[name.rpartition(".")[0]]
+        used_rows = by_output(layer, used[name])
+        pairs = used[name].flatten(2).any(2) if isinstance(layer, _ConvNd) else used[name]
         layers.append(
             LayerDiagnosis(
                 name=name,
@@ -142,6 +172,8 @@ def diagnose(
                 total=mask.numel(),
                 channels=len(used_rows),
                 live_channels=int(used_rows.any(1).sum()),
+                kernels=pairs.numel(),
+                live_kernels=int(pairs.sum()),
             )
         )
     change: KernelChange | str | None = None
@@ -150,4 +182,8 @@ def diagnose(
             change = kernel_change(model, masks, input_shape=input_shape, inputs=inputs, output=output, seed=seed)
         except InputError as error:
             change = str(error)
-    return Diagnosis(tuple(layers), flops.dense, flops.sparse, flops.uncounted, change)
+    try:
+        paths: float | str = log10_paths(model, masks, input_shape=input_shape, inputs=inputs, output=output)
+    except InputError as error:
+        paths = str(error)
+    return Diagnosis(tuple(layers), flops.dense, flops.sparse, paths, flops.uncounted, change)
