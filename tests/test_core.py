@@ -47,6 +47,8 @@ for name, method in ntksap.methods.METHODS.items():
 masks.attach(model)
 with ntksap.sparse_kernels(model, masks):
     model(torch.randn(2, *shape))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+assert not ntksap.Regrowth(model, masks, optimizer, steps=10).step()
 from ntksap._base import peak_memory_mib
 assert peak_memory_mib() >= 0
 assert "ntksap._base.toml" not in sys.modules  # Python 3.10 has no reader of TOML

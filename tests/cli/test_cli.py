@@ -184,6 +184,32 @@ def test_diagnose(capsys, tmp_path):
     assert "another model" in failure(capsys, "diagnose", masks, "--model", "lenet-5")
 
 
+def test_diagnose_sets_several_masks_beside_each_other(capsys, tmp_path):
+    files = []
+    for method, sparsity in (("random", "0.9"), ("magnitude", "0.9"), ("magnitude", "0.98")):
+        out = tmp_path / f"{method}-{sparsity}"
+        arguments = ["--model", "lenet-300-100", "--method", method, "--sparsity", sparsity, "--out", str(out)]
+        assert main(["prune", *arguments]) == 0
+        files.append(str(out / "masks.safetensors"))
+    capsys.readouterr()
+    plot = tmp_path / "nodes.svg"
+    assert main(["diagnose", *files, "--plot", str(plot), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["masks"]
+    assert [one["masks"] for one in found] == files
+    assert [round(one["sparsity"], 3) for one in found] == [0.9, 0.9, 0.98]
+    assert found[1]["log10_paths"] > found[2]["log10_paths"] > 0
+    assert found[2]["units"][0] < found[2]["units"][1] == 410
+    assert {one["kernel"] for one in found} == {None}
+    assert plot.read_text().startswith("<?xml")
+    assert main(["diagnose", *files]) == 0
+    printed = capsys.readouterr().out
+    assert "log₁₀ paths" in printed
+    assert all(sparsity in printed for sparsity in ("90.00%", "98.00%"))
+    assert "magnitude" in printed
+    assert "--plot compares several" in failure(capsys, "diagnose", *files, "--picture", str(plot))
+    assert "at least one mask file" in failure(capsys, "diagnose")
+
+
 def test_a_model_of_ones_own(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 2))\n"

@@ -20,7 +20,7 @@ from ntksap.pruning import MakeInputs
 class LayerDiagnosis:
     """One layer: weights that are kept, those of them that lie on a path, and what has any of these.
 
-    A channel is an output of the layer; a kernel is a pair of an output and an input, a single weight of a linear layer.
+    A channel is an output of the layer; a kernel is a pair of an output and an input: in a linear layer, one weight.
     """
 
     name: str
@@ -107,8 +107,8 @@ class Diagnosis:
         if dead:
             worst = min(dead, key=lambda layer: layer.live_channels / layer.channels)
             said.append(
-                f"{self.units[1] - self.units[0]:,} of {self.units[1]:,} output channels are dead; the narrowest layer is "
-                f"{worst.name} with {worst.live_channels} of {worst.channels} left."
+                f"{self.units[1] - self.units[0]:,} of {self.units[1]:,} output channels are dead; the narrowest layer "
+                f"is {worst.name} with {worst.live_channels} of {worst.channels} left."
             )
         if isinstance(self.log10_paths, str):
             said.append(f"Paths from input to output are not counted: {self.log10_paths}.")

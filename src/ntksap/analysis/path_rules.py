@@ -118,14 +118,14 @@ def _add(x: Any, y: Any, **kwargs: Any) -> Counts:
 
 
 def _together(func: Callable[..., Tensor], parts: Sequence[Tensor], joined: bool = False, **kwargs: Any) -> Counts:
-    """Bring tensors to one exponent and apply ``func`` to them; no path leads from what does not come from the input."""
+    """Bring tensors to one exponent and apply ``func`` to them; what does not come from the input brings no path."""
     known = [part for part in parts if isinstance(part, Counts)]
     live = [part for part in known if part.path] or known
     top = max(part.exponent for part in live)
     top = 0.0 if top == -math.inf else top
     values = [
         part.as_subclass(Tensor) * math.exp(part.exponent - top)
-        if any(part is one for one in live)
+        if isinstance(part, Counts) and any(part is one for one in live)
         else torch.zeros_like(part.as_subclass(Tensor), dtype=live[0].dtype)
         for part in parts
     ]
@@ -241,11 +241,12 @@ def _multi_head(query: Counts, key: Counts, value: Counts, *args: Any, **kwargs:
 
     def split(x: Counts, weight: Counts) -> Counts:  # (L, N, E) → (N, heads, L, E ÷ heads)
         made = _layer(functional.linear)(x, weight)
-        return _moved(
+        return _moved(  # type: ignore[no-any-return]
             lambda t: (t if batched else t.unsqueeze(1)).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3), (made,), {}
         )
 
-    attended = _attention(*(split(x, w) for x, w in zip((query, key, value), weights, strict=True)))
+    query, key, value = (split(x, w) for x, w in zip((query, key, value), weights, strict=True))
+    attended = _attention(query, key, value)
     joined = _moved(lambda t: t.permute(2, 0, 1, 3).flatten(2), (attended,), {})
     result = _layer(functional.linear)(joined, out)
     return (result if batched else _moved(torch.squeeze, (result, 1), {})), None
@@ -262,19 +263,19 @@ _ABOUT = {
 }  # fmt: skip
 """Answered from shape, dtype and device."""
 _MOVES = {*MOVES, "get", "cumsum", "interpolate", "upsample"}
+_SAME = [
+    "relu", "relu6", "leaky_relu", "rrelu", "prelu", "elu", "selu", "celu", "gelu", "silu", "mish", "tanh", "sigmoid",
+    "hardtanh", "hardswish", "hardsigmoid", "softplus", "softsign", "tanhshrink", "logsigmoid", "softmax",
+    "log_softmax", "threshold", "clamp", "abs", "neg", "batch_norm", "layer_norm", "rms_norm", "group_norm",
+    "instance_norm", "local_response_norm", "normalize", "dropout", "dropout1d", "dropout2d", "dropout3d",
+    "alpha_dropout", "feature_alpha_dropout", "to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
+    "cuda", "contiguous", "positive", "data",
+]  # fmt: skip
+"""The identity, as far as paths are concerned."""
+_LAYERS = ["linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 _RULES: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(
-        "relu relu6 leaky_relu rrelu prelu elu selu celu gelu silu mish tanh sigmoid hardtanh hardswish hardsigmoid "
-        "softplus softsign tanhshrink logsigmoid softmax log_softmax threshold clamp batch_norm layer_norm rms_norm "
-        "group_norm instance_norm local_response_norm normalize neg dropout dropout1d dropout2d dropout3d "
-        "alpha_dropout feature_alpha_dropout to type type_as float double half bfloat16 cpu cuda contiguous "
-        "positive data abs".split(),
-        _same,
-    ),
-    **{
-        name: _layer(getattr(functional, name))
-        for name in "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
-    },
+    **dict.fromkeys(_SAME, _same),
+    **{name: _layer(getattr(functional, name)) for name in _LAYERS},
     "bilinear": lambda x, y, weight, bias=None: _product(functional.bilinear)(x, y, weight),
     "matmul": _product(torch.matmul),
     "einsum": _product(torch.einsum),
@@ -289,9 +290,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("sum", "mean", "amax"), _sum),
     **{f"avg_pool{n}d": _pool(n) for n in (1, 2, 3)},
     **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
-    **{
-        f"adaptive_{kind}_pool{n}d": _adaptive(func) for func, n in _SPATIAL.items() for kind in ("avg", "max")
-    },
+    **{f"adaptive_{kind}_pool{n}d": _adaptive(func) for func, n in _SPATIAL.items() for kind in ("avg", "max")},
     "scaled_dot_product_attention": _attention,
     "multi_head_attention_forward": _multi_head,
     "embedding": lambda ids, weight, *args, **kwargs: counts(functional.embedding(ids, weight), weight.exponent),

@@ -21,7 +21,7 @@ def log10_paths(
     inputs: MakeInputs | None = None,
     output: Callable[[Any], Tensor] | None = None,
 ) -> float:
-    """Return the decimal logarithm of the number of paths from an entry of one input to an entry of the output; −∞ for 0.
+    """Return log₁₀ of the number of paths from the entries of one input to those of its output; −∞ for none.
 
     The module's own forward pass counts them: on an input of ones, with masks as weights, without biases, with every
     activation and norm as the identity, and with sums in place of means and maxima, an entry is the number of

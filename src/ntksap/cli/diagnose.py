@@ -1,5 +1,7 @@
 """``ntksap diagnose``."""
 
+import math
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,100 +13,92 @@ from tyro.conf import Positional
 from ntksap._base import InputError
 from ntksap.analysis import Diagnosis, KernelChange, diagnose
 from ntksap.cli.console import print_json, stdout
+from ntksap.cli.mask_model import model_of
 from ntksap.cli.options import ModelArguments
-from ntksap.models import MODELS
 from ntksap.pruning import Masks
-from ntksap.report import diagnosis_figure, write_figure
+from ntksap.report import diagnosis_figure, node_path_figure, write_figure
 
 
 def run_diagnose(
-    masks: Annotated[Positional[Path], tyro.conf.arg(metavar="MASKS")],
+    masks: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="MASKS …")],
     model: Annotated[str | None, tyro.conf.arg(metavar="NAME|PACKAGE.MODULE:FACTORY")] = None,
     classes: int | None = None,
     input_shape: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="C H W")] = None,
     seed: int | None = None,
     kernel: bool = True,
     picture: Path | None = None,
+    plot: Path | None = None,
     json: bool = False,
 ) -> None:
     """Look at masks before training: what is left of each layer, what of it is used, what it will cost, and how it
     changes the neural tangent kernel, which decides how fast training begins.
 
     Args:
-        masks: A mask file.
+        masks: A mask file, or several to set beside each other.
         model: The model the masks are for. By default this and the next three are what is written in the file.
         classes: Number of classes.
         input_shape: Shape of one input.
         seed: Decides the initial weights that the kernel is computed at, and its noise inputs.
-        kernel: Compare the neural tangent kernel with the dense network's (seconds; skipped for very large models).
-        picture: Draw the layers, and the eigenvalues of both kernels, to this file (png, svg or pdf).
-        json: Print one JSON object.
+        kernel: Of one file: compare the neural tangent kernel with the dense network's (seconds; not of large models).
+        picture: Of one file: draw the layers, and the eigenvalues of both kernels, to this file (png, svg or pdf).
+        plot: Draw the number of paths from input to output against the channels on one, for each file, to this file.
+        json: Print one JSON object; of several files, one that lists them.
     """
-    loaded = Masks.load(masks)
-    chosen = _model_of(loaded, ModelArguments(model or "", classes, input_shape, seed or 0), seed is None)
-    module, shape = chosen.build()
-    found = diagnose(module, loaded, input_shape=shape, kernel=kernel, seed=chosen.seed)
+    if not masks or (picture is not None and len(masks) > 1):
+        raise InputError("diagnose takes at least one mask file, and --picture exactly one; --plot compares several")
+    named = []
+    for path in masks:
+        loaded = Masks.load(path)
+        chosen = model_of(loaded, ModelArguments(model or "", classes, input_shape, seed or 0), seed is None)
+        module, shape = chosen.build()
+        found = diagnose(module, loaded, input_shape=shape, kernel=kernel and len(masks) == 1, seed=chosen.seed)
+        named.append((path, chosen, _label(loaded), found))
     if picture is not None:
-        write_figure(diagnosis_figure(found, f"{chosen.model}: {masks}"), picture)
+        write_figure(diagnosis_figure(named[0][-1], f"{named[0][1].model}: {masks[0]}"), picture)
+    if plot is not None:
+        models = ", ".join(dict.fromkeys(chosen.model for _, chosen, _, _ in named))
+        write_figure(node_path_figure([(label, found) for *_, label, found in named], models), plot)
     if json:
-        print_json(
-            {
-                "model": chosen.model,
-                "seed": chosen.seed,
-                "sparsity": found.sparsity,
-                "effective_sparsity": found.effective_sparsity,
-                "collapsed": found.collapsed,
-                "disconnected": found.disconnected,
-                "dense_flops": found.dense_flops,
-                "inference_flops": found.inference_flops,
-                "kernel": _facts(found.kernel),
-                "sentences": found.sentences(),
-                "layers": [asdict(layer) for layer in found.layers],
-            }
-        )
+        facts = [{"masks": str(path), **_facts(chosen, found)} for path, chosen, _, found in named]
+        print_json(facts[0] if len(facts) == 1 else {"masks": facts})
         return
-    stdout.print(_table(found))
+    if len(named) > 1:
+        shared = os.path.commonpath([path.absolute().parent for path in masks])
+        stdout.print(_comparison([(os.path.relpath(path, shared), label, found) for path, _, label, found in named]))
+        return
+    stdout.print(_table(named[0][-1]))
     stdout.print()
-    print_sentences(found)
+    print_sentences(named[0][-1])
 
 
-def _model_of(masks: Masks, given: ModelArguments, any_seed: bool) -> ModelArguments:
-    """Return which model masks are for: what the user says, else what the file says, if that can be trusted.
-
-    A file names models of the table only. Code to import and call comes from the user's own --model, never from a file.
-    """
-    info = masks.info
-    name = given.model or info.get("model", "resnet20")
-    if not given.model and (not isinstance(name, str) or name not in MODELS):
-        own = isinstance(name, str) and ":" in name
-        advice = f"If it is your own, and you trust it, add --model {name}" if own else "Say which it is: --model NAME"
-        raise InputError(
-            f"the mask file says that its model is {str(name)[:80]!r}, which is not one of the table. {advice[:200]}"
-        )
-    shape, classes, seed = given.input_shape, given.classes, given.seed
-    if shape is None and (said := info.get("input_shape")) is not None:
-        if not isinstance(said, list) or not 0 < len(said) <= 8 or not all(_size(size, 4096) for size in said):
-            raise InputError("the mask file says no usable shape of one input: add --input-shape, such as 3 32 32")
-        shape = tuple(said)
-    if classes is None and (said := info.get("classes")) is not None:
-        if not _size(said, 10**6):
-            raise InputError("the mask file says no usable number of classes: add --classes")
-        classes = said
-    if any_seed:
-        seed = info.get("seed", 0)
-        if type(seed) is not int or not 0 <= seed < 2**63:
-            raise InputError("the mask file says no usable seed: add --seed")
-    chosen = ModelArguments(name, classes, shape, seed)
-    if ":" not in name:  # before memory is taken for a model as large as the file may say
-        masks.check(chosen.outline())
-    return chosen
+def _label(masks: Masks) -> str:
+    """Return what a figure calls masks: their method, as far as the file says it."""
+    said = [str(masks.info.get(key, "")) for key in ("method", "allocation")]
+    text = ", ".join(part for part in (*said, "regrown" if masks.info.get("regrown") else "") if part)
+    return text[:60] or "masks"
 
 
-def _size(value: object, most: int) -> bool:
-    return type(value) is int and 1 <= value <= most
+def _facts(chosen: ModelArguments, found: Diagnosis) -> dict[str, Any]:
+    counted = isinstance(found.log10_paths, float) and math.isfinite(found.log10_paths)
+    return {
+        "model": chosen.model,
+        "seed": chosen.seed,
+        "sparsity": found.sparsity,
+        "effective_sparsity": found.effective_sparsity,
+        "collapsed": found.collapsed,
+        "disconnected": found.disconnected,
+        "units": list(found.units),
+        "kernels": list(found.kernels),
+        "log10_paths": found.log10_paths if counted else None,
+        "dense_flops": found.dense_flops,
+        "inference_flops": found.inference_flops,
+        "kernel": _kernel_facts(found.kernel),
+        "sentences": found.sentences(),
+        "layers": [asdict(layer) for layer in found.layers],
+    }
 
 
-def _facts(change: KernelChange | str | None) -> dict[str, Any] | None:
+def _kernel_facts(change: KernelChange | str | None) -> dict[str, Any] | None:
     if not isinstance(change, KernelChange):
         return None if change is None else {"skipped": change}
     return {
@@ -139,5 +133,26 @@ def _table(found: Diagnosis) -> Table:
             f"{layer.used:,}",
             f"{layer.live_channels}/{layer.channels}",
             style=style,
+        )
+    return table
+
+
+def _comparison(named: list[tuple[str, str, Diagnosis]]) -> Table:
+    """Return a row for each file."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("masks", "method"):
+        table.add_column(column, overflow="fold")
+    for column in ("sparsity", "effective", "channels", "kernels", "log₁₀ paths"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for path, label, found in named:
+        paths = found.log10_paths
+        table.add_row(
+            path,
+            label,
+            f"{found.sparsity:.2%}",
+            f"{found.effective_sparsity:.2%}",
+            f"{found.units[0]:,}",
+            f"{found.kernels[0]:,}",
+            "not counted" if isinstance(paths, str) else f"{paths:.1f}" if math.isfinite(paths) else "none",
         )
     return table

@@ -3,6 +3,7 @@
 from ntksap.report.figures.accuracy import accuracy_figure, densities_figure
 from ntksap.report.figures.diagnosis import diagnosis_figure
 from ntksap.report.figures.during import epochs_figure, methods_figure
+from ntksap.report.figures.paths import node_path_figure
 from ntksap.report.figures.spectra import ZERO, during_figure, spectrum_figure
 from ntksap.report.figures.style import COLOURS, STYLE, Look, colour_of, looks, save_figure, sparsity_axis, write_figure
 
@@ -19,6 +20,7 @@ __all__ = [
     "epochs_figure",
     "looks",
     "methods_figure",
+    "node_path_figure",
     "save_figure",
     "sparsity_axis",
     "spectrum_figure",
