@@ -13,7 +13,7 @@ def node_path_figure(found: Sequence[tuple[str, Diagnosis]], title: str) -> Figu
     """Draw the logarithm of the number of paths against effective nodes: output channels that lie on a path.
 
     ``found`` are (label, diagnosis) of masks for one network. Those that share a label are joined by a line, from the
-    densest to the sparsest. Masks without a path have no place here; a line below says which they are.
+    densest to the sparsest, which say so. Masks without a path have no place here; a line below says which they are.
     """
     lines: dict[str, list[Diagnosis]] = {}
     cut = []
@@ -29,7 +29,8 @@ def node_path_figure(found: Sequence[tuple[str, Diagnosis]], title: str) -> Figu
             points = sorted(lines[label], key=lambda one: one.sparsity)
             places = [one.units[0] for one in points], [one.log10_paths for one in points]
             axes.plot(*places, color=look.colour, marker=look.marker[1], linewidth=look.width, alpha=0.9, label=label)
-            for one, x, y in zip(points, *places, strict=True):
+            ends = list(zip(points, *places, strict=True))
+            for one, x, y in (ends[0], ends[-1]) if len(ends) > 1 else ends:
                 axes.annotate(
                     f"{100 * one.sparsity:.4g} %",
                     (x, y),
@@ -45,5 +46,5 @@ def node_path_figure(found: Sequence[tuple[str, Diagnosis]], title: str) -> Figu
         if lines:
             axes.legend(frameon=False, fontsize=8)
         if cut:
-            figure.supxlabel(f"no path: {', '.join(cut)}", fontsize=8)
+            figure.supxlabel(f"not here, without a path that could be counted: {', '.join(cut)}", fontsize=8)
         return figure
