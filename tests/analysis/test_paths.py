@@ -178,6 +178,22 @@ def test_attention_counts_a_query_a_key_and_a_value_where_they_may_meet():
     assert 10 ** log10_paths(module, ones, input_shape=(3, 2)) == pytest.approx(6 * (2 * 2 * 2) * 2 * 2)
 
 
+def test_norms_and_activations_of_ones_own_are_identities_too():
+    class OwnRMSNorm(nn.Module):
+        def forward(self, x):
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    class NewGELUActivation(nn.Module):
+        def forward(self, x):
+            return 0.5 * x * (1.0 + torch.tanh(x + 0.044 * torch.pow(x, 3.0)))
+
+    layers = nn.Linear(4, 6), nn.Linear(6, 3)
+    own, plain = nn.Sequential(layers[0], OwnRMSNorm(), NewGELUActivation(), layers[1]), nn.Sequential(*layers)
+    masks = drawn(plain, 0.5, 0)
+    of_own = {name.replace("1.", "3."): mask for name, mask in masks.items()}
+    assert log10_paths(own, of_own, input_shape=(4,)) == log10_paths(plain, masks, input_shape=(4,))
+
+
 def test_what_paths_cannot_be_followed_through_is_said():
     class Recurrent(nn.Module):
         def __init__(self) -> None:

@@ -278,6 +278,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     **{name: _layer(getattr(functional, name)) for name in _LAYERS},
     "bilinear": lambda x, y, weight, bias=None: _product(functional.bilinear)(x, y, weight),
     "matmul": _product(torch.matmul),
+    "addmm": lambda bias, x, y, **kwargs: _product(torch.matmul)(x, y),
     "einsum": _product(torch.einsum),
     "mul": _mul,
     "div": _div,

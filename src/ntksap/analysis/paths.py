@@ -1,7 +1,9 @@
 """How many paths lead from the inputs to the outputs of a pruned network?"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,7 +44,8 @@ def log10_paths(
     weights = {name: _counted(name, weight, masks.get(name)) for name, weight in net.weights.items()}
     ones = map_tensors(probe.ones(torch.float64), lambda t: counts(t) if t.is_floating_point() else t)
     try:
-        found = net(weights, ones)
+        with _identities(net._skeleton):
+            found = net(weights, ones)
     except InputError:
         raise
     except Exception as error:  # whatever a foreign module does with tensors that are not ordinary ones
@@ -51,6 +54,31 @@ def log10_paths(
         raise InputError("paths cannot be counted in this module: its output comes from no input")
     total = float(found.as_subclass(Tensor).sum())
     return (found.exponent + math.log(total)) / math.log(10) if total > 0 and found.path else -math.inf
+
+
+@contextmanager
+def _identities(module: nn.Module) -> Iterator[None]:
+    """Inside the block, norms and activations that are modules of someone's own return what they are given.
+
+    By what their class is called: such as RMSNorm and NewGELUActivation of transformers, whose parts are no identities.
+    """
+    own = [
+        part
+        for part in module.modules()
+        if _IDENTITY.search(type(part).__name__)
+        and not any(part.children())
+        and all(parameter.dim() < 2 for parameter in part.parameters())
+    ]
+    try:
+        for part in own:
+            part.forward = lambda x, *args, **kwargs: x
+        yield
+    finally:
+        for part in own:
+            part.__dict__.pop("forward", None)
+
+
+_IDENTITY = re.compile("norm|elu|silu|activation", re.IGNORECASE)
 
 
 def _counted(name: str, weight: Tensor, mask: Tensor | None) -> Tensor:
