@@ -133,7 +133,7 @@ def test_wrong_settings_are_refused(setting, value):
 
 
 def train_or_resume(path: str) -> None:
-    state = state_of(replace(RIGL, epochs=30))
+    state = state_of(replace(RIGL, epochs=20))
     if Path(path).exists():
         state.load(path)
     for _ in train(state, digits()):
