@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ntksap import InputError, Masks, MaskError
+from ntksap import InputError, MaskError, Masks
 from ntksap.integrations.keeper import MaskKeeper
 from tests.integrations.small_net import masks_of, network, zeros
 

@@ -1,6 +1,6 @@
 """`ntksap.integrations.lightning` in the Trainer of both of its packages, and in Fabric."""
 
-import importlib
+import importlib.util
 import warnings
 
 import pytest
@@ -140,13 +140,6 @@ def test_fabric_prunes_in_setup_saves_and_resumes(tmp_path):
 def test_without_lightning_the_error_says_what_to_install(monkeypatch):
     pytest.importorskip("lightning", reason=NEEDS)
     module = importlib.import_module("ntksap.integrations.lightning")
-    import_module = importlib.import_module
-
-    def absent(name: str):
-        if name.partition(".")[0] in ("lightning", "pytorch_lightning", "lightning_fabric"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
-        return import_module(name)
-
-    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'ntksap\[lightning\]'"):
         module._callback()

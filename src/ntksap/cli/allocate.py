@@ -6,8 +6,9 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import write_json
 from ntksap._prune import allocate
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.cli.options import ModelArguments, split_list
+from ntksap.cli.tables import print_layers
 
 
 def run_allocate(
@@ -63,6 +64,6 @@ def run_allocate(
     if json:
         print_json(result)
         return
-    stdout.print(str(plan), highlight=False)
+    print_layers(plan.layers())
     if out is not None:
-        stdout.print(f"Wrote {out}", highlight=False)
+        say(f"Wrote {out}")

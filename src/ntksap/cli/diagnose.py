@@ -10,8 +10,9 @@ from tyro.conf import Positional
 
 from ntksap._base import InputError
 from ntksap.analysis import Diagnosis, KernelChange, diagnose
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say, stdout
 from ntksap.cli.options import ModelArguments
+from ntksap.cli.tables import print_table
 from ntksap.models import MODELS
 from ntksap.pruning import Masks
 from ntksap.report import diagnosis_figure, write_figure
@@ -63,7 +64,7 @@ def run_diagnose(
             }
         )
         return
-    stdout.print(_table(found))
+    print_table(_table(found))
     stdout.print()
     print_sentences(found)
 
@@ -121,7 +122,7 @@ def _facts(change: KernelChange | str | None) -> dict[str, Any] | None:
 def print_sentences(found: Diagnosis) -> None:
     """Print the diagnosis in words."""
     for sentence in found.sentences():
-        stdout.print(f"• {sentence}", highlight=False)
+        say(f"• {sentence}")
 
 
 def _table(found: Diagnosis) -> Table:

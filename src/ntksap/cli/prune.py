@@ -10,11 +10,12 @@ from tyro.conf import OmitArgPrefixes
 from ntksap._base import joined, new_folder, peak_memory_mib, require_new, write_json
 from ntksap._prune import warn_of_collapse
 from ntksap.analysis import diagnose
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.cli.diagnose import print_sentences
 from ntksap.cli.options import KeepArguments, ModelArguments
 from ntksap.cli.overrides import MethodOptions, pick_given
 from ntksap.cli.progress import Display
+from ntksap.cli.tables import print_layers
 from ntksap.data import load
 from ntksap.report import densities_figure, write_figure
 from ntksap.runs import Place, make_masks, pruning_for
@@ -138,14 +139,14 @@ def run_prune(
     if json:
         print_json(result)
         return
-    stdout.print(str(masks), highlight=False)
-    stdout.print(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.", highlight=False)
+    print_layers(masks.layers())
+    say(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.")
     print_sentences(found)
     for key, value in masks.info.items():
         if key not in _SAID:
             shown = f"{value:.4g}" if isinstance(value, float) else value
-            stdout.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
+            say(f"{key.replace('_', ' ')}: {shown}")
     if masks.weights:
-        stdout.print("The masks come with weights to start training from: see Masks.load_weights.", highlight=False)
+        say("The masks come with weights to start training from: see Masks.load_weights.")
     if out is not None:
-        stdout.print(f"Wrote masks.safetensors, prune.json and densities.png in {out}", highlight=False)
+        say(f"Wrote masks.safetensors, prune.json and densities.png in {out}")

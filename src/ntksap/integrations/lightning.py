@@ -1,6 +1,6 @@
 """Masks in Lightning's Trainer and in Fabric."""
 
-import importlib
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +13,11 @@ __all__ = ["PruningCallback"]
 
 
 def _callback() -> Any:
-    """Return the base of callbacks. The Trainer comes in two packages; Fabric alone has no such class and needs none."""
-    for package in ("lightning.pytorch", "pytorch_lightning", "lightning_fabric"):
-        try:
-            return getattr(importlib.import_module(package), "Callback", object)
-        except ModuleNotFoundError as error:
-            if error.name != package.partition(".")[0]:
-                raise
+    """Return the base of callbacks: the Trainer comes in two packages, and Fabric alone has and needs none."""
+    for package in ("lightning", "pytorch_lightning", "lightning_fabric"):
+        if importlib.util.find_spec(package) is not None:
+            module = importlib.import_module("lightning.pytorch" if package == "lightning" else package)
+            return getattr(module, "Callback", object)
     raise ModuleNotFoundError(
         "ntksap.integrations.lightning needs Lightning: pip install 'ntksap[lightning]', or 'ntksap[fabric]'",
         name="lightning",
