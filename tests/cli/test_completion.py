@@ -43,7 +43,7 @@ def test_bash_completes_commands_options_and_choices(capsys, scripts):
 
 
 @pytest.mark.parametrize(
-    ("shell", "sign"), [("zsh", "#compdef ntksap"), ("fish", "complete --no-files --command ntksap")]
+    ("shell", "sign"), [("zsh", "#compdef ntksap"), ("fish", "complete --no-files --command")]
 )
 def test_other_shells_have_their_script(capsys, scripts, shell, sign):
     text = script(capsys, scripts, shell)

@@ -38,9 +38,9 @@ def run_allocate(
         out: Write the result to this JSON file.
         json: Print one JSON object.
     """
-    module, shape = model.build()
+    built = model.build()
     plan = allocate(
-        module,
+        built.module,
         sparsity,
         rule,
         floor=floor,
@@ -48,7 +48,7 @@ def run_allocate(
         blocks=split_list(blocks) or None,
         rescale=rescale,
         rounds=rounds,
-        input_shape=shape,
+        **built.probe,
     )
     result = {
         "model": model.model,

@@ -67,7 +67,7 @@ def show_cost(
     if out is not None:
         require_new(out)
     loaded = load(data, data_dir) if data else None
-    module, shape = model.build(loaded)
+    module, shape = model.build(loaded).numbers("cost --methods")
     images = images or (len(loaded.train) if loaded else 50_000)
     with Display(quiet) as display:
         rows = budget_rows(
@@ -104,13 +104,13 @@ def show_cost(
 
 
 def _show_layers(model: ModelArguments, data: Dataset | None, masks: Path | None, json: bool) -> None:
-    module, shape = model.build(data)
-    counted = cost(module, Masks.load(masks) if masks is not None else None, input_shape=shape)
+    built = model.build(data)
+    counted = cost(built.module, Masks.load(masks) if masks is not None else None, **built.probe)
     if json:
         print_json(
             {
                 "model": model.model,
-                "input_shape": list(shape),
+                "input_shape": list(built.shape),
                 "dense_flops": counted.dense,
                 "inference_flops": counted.sparse,
                 "layers": [asdict(layer) for layer in counted.layers],

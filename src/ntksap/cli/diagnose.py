@@ -11,7 +11,7 @@ from tyro.conf import Positional
 from ntksap._base import InputError
 from ntksap.analysis import Diagnosis, KernelChange, diagnose
 from ntksap.cli.console import print_json, say, stdout
-from ntksap.cli.options import ModelArguments
+from ntksap.cli.options import MODEL, ModelArguments
 from ntksap.cli.tables import print_table
 from ntksap.models import MODELS
 from ntksap.pruning import Masks
@@ -20,7 +20,7 @@ from ntksap.report import diagnosis_figure, write_figure
 
 def run_diagnose(
     masks: Annotated[Positional[Path], tyro.conf.arg(metavar="MASKS")],
-    model: Annotated[str | None, tyro.conf.arg(metavar="NAME|PACKAGE.MODULE:FACTORY")] = None,
+    model: Annotated[str | None, tyro.conf.arg(metavar=MODEL)] = None,
     classes: int | None = None,
     input_shape: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="C H W")] = None,
     seed: int | None = None,
@@ -43,8 +43,8 @@ def run_diagnose(
     """
     loaded = Masks.load(masks)
     chosen = _model_of(loaded, ModelArguments(model or "", classes, input_shape, seed or 0), seed is None)
-    module, shape = chosen.build()
-    found = diagnose(module, loaded, input_shape=shape, kernel=kernel, seed=chosen.seed)
+    built = chosen.build()
+    found = diagnose(built.module, loaded, **built.probe, kernel=kernel, seed=chosen.seed)
     if picture is not None:
         write_figure(diagnosis_figure(found, f"{chosen.model}: {masks}"), picture)
     if json:

@@ -94,19 +94,27 @@ def run_prune(
     if out is not None:
         require_new(out)
     data = load(how.data, how.data_dir) if how.data else None
-    module, shape = model.build(data)
+    built = model.build(data)
     about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()
     with joined(how.device) as (ranks, device), Display(quiet or not ranks.first) as display:
         place = Place(device=device, micro_batch=how.micro_batch)
         masks = make_masks(
-            settings, module, shape, data, about=about, place=place, on_progress=display.on_progress, ranks=ranks
+            settings,
+            built.module,
+            built.shape,
+            data,
+            inputs=built.inputs,
+            about=about,
+            place=place,
+            on_progress=display.on_progress,
+            ranks=ranks,
         )
     seconds = time.perf_counter() - start
     if not ranks.first:
         return
     warn_of_collapse(masks, strict=how.strict)
-    found = diagnose(module, masks, input_shape=shape)
+    found = diagnose(built.module, masks, **built.probe)
     result: dict[str, Any] = {
         "method": how.method,
         "model": model.model,

@@ -82,7 +82,7 @@ def _wandb(folder: Path, settings: Settings, seconds: float) -> Iterator[Add]:
     try:
         yield lambda record: log.log(_numbers(record), step=record["epoch"])
     finally:
-        log.finish(quiet=True)
+        log.finish()
 
 
 def _numbers(record: Record) -> dict[str, float]:
