@@ -42,9 +42,7 @@ def test_bash_completes_commands_options_and_choices(capsys, scripts):
     assert complete(text, "ntksap", "train", "--places", "") == {"score", "random", "balanced"}
 
 
-@pytest.mark.parametrize(
-    ("shell", "sign"), [("zsh", "#compdef ntksap"), ("fish", "complete --no-files --command")]
-)
+@pytest.mark.parametrize(("shell", "sign"), [("zsh", "#compdef ntksap"), ("fish", "complete --no-files --command")])
 def test_other_shells_have_their_script(capsys, scripts, shell, sign):
     text = script(capsys, scripts, shell)
     assert sign in text

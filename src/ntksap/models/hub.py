@@ -40,7 +40,7 @@ def build_hf(spec: str, num_classes: int | None, input_shape: Sequence[int] | No
     name = given or (config.architectures or [""])[0]
     if not name:
         raise InputError(f"{file} names no architecture: say which class it is for, such as hf:{file}:BertForMaskedLM")
-    made = getattr(transformers, name, None) if name.isidentifier() else None
+    made: Any = getattr(transformers, name, None) if name.isidentifier() else None
     if not isinstance(made, type) or not issubclass(made, transformers.PreTrainedModel):
         raise InputError(f"hf:{spec}: transformers {transformers.__version__} has no model class {name!r}")
     if num_classes is not None:
