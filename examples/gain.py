@@ -60,8 +60,8 @@ def main(folder: Path, method: str, sparsity: float) -> dict[str, float]:
         f"\nWhat was gained: {method}, before training, kept {one['kept']:,} of {one['total']:,} weights "
         f"({one['density']:.1%}) and {share:.0%} of the multiply-adds; {len(images)} images take {1000 * after:.1f} ms "
         f"instead of {1000 * before:.1f} ms on one core (ntksap.sparse_kernels); test accuracy is {accuracy(chosen)} "
-        f"instead of {accuracy(dense)}, mean ± std of {len(dense)} seeds, {len(images)} test images each (equally sparse: "
-        f"{others})."
+        f"instead of {accuracy(dense)}, mean ± std of {len(dense)} seeds, {len(images)} test images each (equally "
+        f"sparse: {others})."
     )
     print(f"The report, one page to open in a browser, is {folder / 'report.html'}")
     return {"speed-up": before / after, "share": share}

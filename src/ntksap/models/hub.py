@@ -41,7 +41,8 @@ def build_hf(spec: str, num_classes: int | None, input_shape: Sequence[int] | No
     if not name:
         raise InputError(f"{file} names no architecture: say which class it is for, such as hf:{file}:BertForMaskedLM")
     made: Any = getattr(transformers, name, None) if name.isidentifier() else None
-    if not isinstance(made, type) or not issubclass(made, transformers.PreTrainedModel):
+    known = isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)
+    if not known:
         raise InputError(f"hf:{spec}: transformers {transformers.__version__} has no model class {name!r}")
     if num_classes is not None:
         config.num_labels = num_classes
