@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from ntksap import InputError, MaskError, Masks
+from ntksap import InputError, MaskError, Masks, prune
 from ntksap.integrations.keeper import MaskKeeper
 from tests.integrations.small_net import masks_of, network, zeros
+from tests.processes.jobs import spawn
+from tests.processes.work import net
 
 HOW = {"sparsity": 0.5, "method": "magnitude", "input_shape": (8,)}
 
@@ -97,3 +99,10 @@ def test_masks_come_from_a_file_with_the_weights_to_start_from_and_those_are_loa
     resumed.load_state_dict(keeper.state_dict())
     resumed.begin(later)
     assert not torch.equal(later[0].weight, 2.0 * masks["0.weight"])
+
+
+@pytest.mark.slow
+def test_two_processes_prune_together_after_ddp_has_wrapped_the_module_and_stay_equal():
+    first, second = spawn("kept", 2)
+    assert first == second
+    assert first[0] == prune(net(), 0.8, "ntk-sap-s", input_shape=(1, 8, 8)).sha256
