@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import ntksap
+from ntksap.integrations.lightning import PruningCallback
 
 
 class Reader(nn.Module):
@@ -30,13 +30,12 @@ def main(epochs: int = 10) -> dict[str, float | bool]:
     images, labels = torch.from_numpy(pixels).float().view(-1, 8, 8) / 8 - 1, torch.from_numpy(numbers)
     test = torch.arange(len(labels)) % 5 == 0
 
-    fabric = Fabric(accelerator="cpu", devices=1)
+    pruning = PruningCallback(sparsity=0.8, method="ntk-sap-s", input_shape=(8, 8))
+    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[pruning])
     fabric.launch()
     model = Reader()
-    masks = ntksap.prune(model, sparsity=0.8, method="ntk-sap-s", input_shape=(8, 8))
-    masks.attach(model)  # before the optimizer and before setup
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    model, optimizer = fabric.setup(model, optimizer)
+    model, optimizer = fabric.setup(model, optimizer)  # prunes
     loader = fabric.setup_dataloaders(
         DataLoader(TensorDataset(images[~test], labels[~test]), batch_size=64, shuffle=True)
     )
@@ -49,7 +48,7 @@ def main(epochs: int = 10) -> dict[str, float | bool]:
     model.eval()
     with torch.no_grad():
         accuracy = (model(images[test]).argmax(1) == labels[test]).double().mean().item()
-    return {"accuracy": accuracy, "sparsity": masks.sparsity, "model holds": masks.obeyed_by(model)}
+    return {"accuracy": accuracy, "sparsity": pruning.masks.sparsity, "model holds": pruning.masks.obeyed_by(model)}
 
 
 if __name__ == "__main__":

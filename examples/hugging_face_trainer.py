@@ -11,24 +11,10 @@ from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
-from transformers import Trainer, TrainerCallback, TrainingArguments, ViTConfig, ViTForImageClassification
+from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 from transformers.trainer_utils import get_last_checkpoint
 
-import ntksap
-
-
-class KeepMasks(TrainerCallback):
-    """Attach masks when training begins, also after a resumed checkpoint, and check them whenever one is written."""
-
-    def __init__(self, masks: ntksap.Masks) -> None:
-        self.masks = masks
-
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self.masks.attach(model)
-
-    def on_save(self, args, state, control, model=None, **kwargs):
-        if not self.masks.obeyed_by(model):
-            raise RuntimeError("pruned weights have moved")
+from ntksap.integrations.huggingface import PruningCallback
 
 
 def digits() -> list[dict[str, Any]]:
@@ -57,10 +43,8 @@ def main(folder: Path, epochs: int = 10) -> dict[str, float | bool]:
     train = [sample for number, sample in enumerate(samples) if number % 5]
     test = [sample for number, sample in enumerate(samples) if not number % 5]
     model = network()
-    # Ranked over all layers, queries and keys of the last one would lose every weight: keep some in each.
-    masks = ntksap.prune(model, sparsity=0.9, method="ntk-sap-s", input_shape=(1, 8, 8), floor=100)
 
-    def trainer(model: ViTForImageClassification, until: int) -> Trainer:
+    def trainer(model: ViTForImageClassification, until: int) -> tuple[Trainer, PruningCallback]:
         settings = TrainingArguments(
             output_dir=str(folder),
             num_train_epochs=until,
@@ -75,19 +59,22 @@ def main(folder: Path, epochs: int = 10) -> dict[str, float | bool]:
             logging_strategy="no",
             use_cpu=True,
         )
-        return Trainer(model, settings, train_dataset=train, callbacks=[KeepMasks(masks)])
+        # Ranked over all layers, queries and keys of the last one would lose every weight: keep some in each.
+        pruning = PruningCallback(sparsity=0.9, method="ntk-sap-s", input_shape=(1, 8, 8), floor=100)
+        return Trainer(model, settings, train_dataset=train, callbacks=[pruning]), pruning
 
-    trainer(model, epochs // 2).train()
+    trainer(model, epochs // 2)[0].train()
     # Another process would go on like this. The weights come from from_pretrained, since the Trainer itself does not
     # find them in a checkpoint whose names differ from the model's (ViT has such names); it restores all else.
     model = ViTForImageClassification.from_pretrained(get_last_checkpoint(str(folder)))
-    resumed = trainer(model, epochs)
-    resumed.train(resume_from_checkpoint=True)
+    resumed, pruning = trainer(model, epochs)
+    resumed.train(resume_from_checkpoint=True)  # with the masks of the checkpoint: nothing is pruned anew
     resumed.save_model(str(folder / "final"))
 
     loaded = ViTForImageClassification.from_pretrained(folder / "final").eval()
     with torch.no_grad():
         logits = loaded(torch.stack([sample["pixel_values"] for sample in test])).logits
+    masks = pruning.masks
     accuracy = (logits.argmax(1) == torch.tensor([sample["labels"] for sample in test])).double().mean().item()
     return {
         "accuracy": accuracy,

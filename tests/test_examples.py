@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+import ntksap
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -26,6 +28,19 @@ def test_a_plain_loop():
     assert found["accuracy"] > 0.85
     assert found["model holds"]
     assert found["average holds"]
+
+
+def test_what_a_comparison_gained(tmp_path, capsys):
+    how = {"recipe_settings": {"epochs": 1}, "seeds": (0, 1), "out": tmp_path, "jobs": 1}
+    ntksap.compare("lenet-300-100", "digits", ["magnitude", "random"], [0.5, 0.9], **how)
+    found = example("gain").main(tmp_path, "magnitude", 0.9)
+    assert found["share"] < 0.2
+    assert found["speed-up"] > 0
+    *_, sentence, last = capsys.readouterr().out.strip().split("\n")
+    assert sentence.startswith("What was gained: magnitude, before training, kept 5,020 of 50,200 weights (10.0%)")
+    assert "mean ± std of 2 seeds, 360 test images each (equally sparse: random " in sentence
+    assert last == f"The report, one page to open in a browser, is {tmp_path / 'report.html'}"
+    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ ROOMS = (
     ["methods"],
     ["_allocate"],
     ["_prune"],
-    ["analysis"],
+    ["analysis", "integrations"],
     ["models", "data"],
     ["training"],
     ["runs"],

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src" / "ntksap"
-CORE = ["_base", "net", "pruning", "compaction", "methods", "_prune", "analysis"]
+CORE = ["_base", "net", "pruning", "compaction", "methods", "_prune", "analysis", "integrations"]
 LAB = ["models", "data", "training", "runs", "report", "experiments", "paper", "cli"]
 SAYS = {
     "_base": "errors, seeds, files, ranks",
@@ -22,6 +22,7 @@ SAYS = {
     "_prune": "prune(), allocate()",
     "analysis": "tangent kernel, cost, diagnosis",
     "compaction": "a smaller module, same outputs",
+    "integrations": "masks in others' loops",
     "models": "the paper's networks",
     "data": "data sets",
     "training": "loop, recipes, checkpoints",

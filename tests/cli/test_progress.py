@@ -7,6 +7,7 @@ import pytest
 
 from ntksap.cli import main, progress
 from ntksap.cli.progress import Clock
+from tests.paper.small_plans import small_plan
 
 TRAIN = ["train", "--model", "lenet-300-100", "--method", "synflow", "--rounds", "3", "--epochs", "3"]
 
@@ -57,6 +58,17 @@ def test_every_command_that_takes_time_tells_how_far_it_is_unless_it_is_to_be_qu
     assert re.search(r"(round|net|mask|epoch) \d+/\d+", capsys.readouterr().err)
     assert main([*command, *where[1], "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_reproduce_tells_how_far_it_is_unless_it_is_to_be_quiet(tmp_path, capsys):
+    body = 'steps = [2]\nseeds = [0]\nrows = [{ method = "synflow", rounds = 3 }]\n'
+    plan = str(small_plan(tmp_path, "inference-flops", body))
+    assert main(["reproduce", plan, "--out", str(tmp_path / "a"), "--jobs", "1"]) == 0
+    shown = lines(capsys)
+    assert any(re.match(r"synflow 36\.00% seed 0: prune: round 3/3", line) for line in shown)
+    assert any(re.match(r"1/1 synflow 36\.00% seed 0: .*, 0 s left", line) for line in shown)
+    assert main(["reproduce", plan, "--out", str(tmp_path / "b"), "--jobs", "1", "--quiet"]) == 0
+    assert lines(capsys) == []
 
 
 def test_fast_rounds_are_told_about_once_a_second_and_the_last_one_always(clock, capsys):

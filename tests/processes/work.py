@@ -13,6 +13,7 @@ from torch import nn
 import ntksap
 from ntksap._base.ranks import Ranks, RanksError
 from ntksap.data import load
+from ntksap.integrations.keeper import MaskKeeper
 from ntksap.pruning.masks import Masks
 from ntksap.training.loop import TrainState, evaluate, train
 from ntksap.training.recipe import Recipe
@@ -41,6 +42,23 @@ def summed(group, count):
         return {"a": torch.randn(3, 5, generator=made) * 10.0 ** (index % 7), "b": torch.randn(2, generator=made)}
 
     return {name: value.numpy().tobytes() for name, value in Ranks(group).sum(part, range(count)).items()}
+
+
+def kept(group):
+    """Pruned after DDP has wrapped the module, as trainers do it, then trained on batches of one's own."""
+    model = net()
+    with torch.no_grad():
+        model[0].weight += dist.get_rank(group)  # until DDP copies the first one's
+    wrapped = nn.parallel.DistributedDataParallel(model, process_group=group)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.1, weight_decay=0.1)
+    keeper = MaskKeeper(None, "", {"sparsity": 0.8, "method": "ntk-sap-s", "input_shape": (1, 8, 8)})
+    keeper.begin(wrapped)
+    for images, labels in labelled(2 + dist.get_rank(group))[-2:]:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(wrapped(images), labels).backward()
+        optimizer.step()
+    keeper.check()
+    return keeper.masks.sha256, model[0].weight.detach().numpy().tobytes()
 
 
 def hashes(group, methods, settings):

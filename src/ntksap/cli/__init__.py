@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ntksap._lab import say_what_is_missing
 from ntksap._version import __version__
 
-_COMMANDS = {
+COMMANDS = {
     "methods": ("show_methods", "list the methods and what each needs"),
     "allocate": ("run_allocate", "decide how many weights each layer keeps, from shapes alone"),
     "prune": ("run_prune", "choose which weights to keep, before training"),
@@ -21,6 +21,7 @@ _COMMANDS = {
     "spectrum": ("run_spectrum", "compare spectra of the neural tangent kernel"),
     "report": ("run_report", "make one HTML page of all runs below a folder"),
     "reproduce": ("run_reproduce", "carry out a table or figure of the paper"),
+    "completion": ("print_completion", "print what makes bash, zsh or fish complete commands and options"),
 }
 """Command → the function in the file of its name, and what it does."""
 _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
@@ -42,10 +43,10 @@ def _answer(arguments: list[str]) -> int:
     if arguments[0] == "--version":
         print(f"ntksap {__version__}")
         return 0
-    if arguments[0] not in _COMMANDS:
-        near = difflib.get_close_matches(arguments[0], _COMMANDS, n=1)
+    if arguments[0] not in COMMANDS:
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        print(f"error: unknown command {arguments[0]!r}.{hint} Known: {', '.join(_COMMANDS)}.", file=sys.stderr)
+        print(f"error: unknown command {arguments[0]!r}.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     # Threads that wait for work while they spin take cores from other programs: jobs get up to 20 times slower beside
     # a busy one. It is read when torch brings OpenMP, so before that; a user's own choice wins.
@@ -70,7 +71,7 @@ def _run(arguments: list[str]) -> int:
 
     name = arguments[0]
     try:
-        command: Callable[..., None] = getattr(importlib.import_module(f"ntksap.cli.{name}"), _COMMANDS[name][0])
+        command = command_named(name)
         keep_memory()
         with warnings.catch_warnings():
             warnings.simplefilter("always", CollapseWarning)
@@ -87,9 +88,15 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
+def command_named(name: str) -> Callable[..., None]:
+    """Return the function of a command; its options are its arguments."""
+    found: Callable[..., None] = getattr(importlib.import_module(f"ntksap.cli.{name}"), COMMANDS[name][0])
+    return found
+
+
 def _help() -> str:
-    width = max(map(len, _COMMANDS))
-    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in _COMMANDS.items()]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: ntksap COMMAND [OPTIONS]",
@@ -98,7 +105,7 @@ def _help() -> str:
             "",
             *lines,
             "",
-            "ntksap COMMAND --help explains the options of a command; each takes --json.",
+            "ntksap COMMAND --help explains the options of a command; what has a result takes --json.",
             "ntksap --version tells the version.",
         ]
     )

@@ -6,8 +6,9 @@ from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import write_json
 from ntksap._prune import allocate
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.cli.options import ModelArguments, split_list
+from ntksap.cli.tables import print_layers
 
 
 def run_allocate(
@@ -37,9 +38,9 @@ def run_allocate(
         out: Write the result to this JSON file.
         json: Print one JSON object.
     """
-    module, shape = model.build()
+    built = model.build()
     plan = allocate(
-        module,
+        built.module,
         sparsity,
         rule,
         floor=floor,
@@ -47,7 +48,7 @@ def run_allocate(
         blocks=split_list(blocks) or None,
         rescale=rescale,
         rounds=rounds,
-        input_shape=shape,
+        **built.probe,
     )
     result = {
         "model": model.model,
@@ -63,6 +64,6 @@ def run_allocate(
     if json:
         print_json(result)
         return
-    stdout.print(str(plan), highlight=False)
+    print_layers(plan.layers())
     if out is not None:
-        stdout.print(f"Wrote {out}", highlight=False)
+        say(f"Wrote {out}")

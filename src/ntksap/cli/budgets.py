@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 from rich.table import Table
 
-from ntksap.cli.console import stdout
+from ntksap.cli.console import say, stdout
+from ntksap.cli.tables import print_table
 from ntksap.runs import DENSE, BudgetRow
 
 Numbers: TypeAlias = dict[str, list[int | None]]
@@ -34,11 +35,10 @@ def print_budgets(rows: Sequence[BudgetRow], training: str) -> None:
     _print("multiply-adds", heads, costs, _scientific)
     _print_scaled("one inference", shares, inference)
     _print_scaled("pruning + training, paper's counting", shares, total)
-    stdout.print(
+    say(
         f"\nThe smallest of a column is bold, the largest blue. –: the paper does not count it. Training: {training}. "
         "An inference costs so little if zeros are skipped, which the paper supposes of training too. What is "
         "evaluated here is counted as dense; on a CPU, convolutions that are sparse enough skip zeros and cost less.",
-        highlight=False,
     )
 
 
@@ -65,8 +65,8 @@ def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[in
             printed.add_row(method, *(shown(number or 0) for number in numbers))
         else:
             printed.add_row(method, *(_marked(n, column, shown) for n, column in zip(numbers, columns, strict=True)))
-    stdout.print(f"{title}:", highlight=False)
-    stdout.print(printed)
+    say(f"{title}:")
+    print_table(printed)
 
 
 def _marked(number: int | None, column: Sequence[int | None], shown: Callable[[int], str]) -> str:

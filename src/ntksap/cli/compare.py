@@ -6,10 +6,11 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import NtksapError
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.cli.options import DataArguments, KeepArguments, choose_methods, parse_numbers, split_list
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pick_recipe_settings
 from ntksap.cli.progress import Display
+from ntksap.cli.tables import print_table
 from ntksap.experiments import compare
 from ntksap.report import Cell, Mark, formatted, marks
 from ntksap.runs import DENSE, Engine
@@ -33,6 +34,7 @@ def run_compare(
     sanity: str = "",
     out: Path = Path("runs"),
     device: str = "cpu",
+    log: str = "",
     other_kernels: bool = False,
     json: bool = False,
     quiet: bool = False,
@@ -55,6 +57,7 @@ def run_compare(
         sanity: Variants to add for each method, with commas: shuffle, reinit, invert.
         out: The folder for runs, table, figure and report.
         device: cpu, cuda or mps.
+        log: What else takes the records of training, with commas: tensorboard, wandb (offline); in each run's folder.
         other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
         json: Print one JSON object.
         quiet: Print no progress.
@@ -73,6 +76,7 @@ def run_compare(
             **keep.settings(),
             out=out,
             device=device,
+            log=split_list(log),
             other_kernels=other_kernels,
             data_dir=data.data_dir,
             download=data.download,
@@ -104,11 +108,11 @@ def _print(table: list[Cell], out: Path) -> None:
         else:
             row = [_marked(by_key.get((method, s)), marked.get((method, s))) for s in sparsities]
         shown.add_row(method, *row)
-    stdout.print(shown)
+    print_table(shown)
     if any(cell.collapsed for cell in table):
-        stdout.print("* a layer was left with nothing", highlight=False)
-    stdout.print(f"\nThe figure is {out / 'accuracy.png'}, the table {out / 'table.csv'}", highlight=False)
-    stdout.print(f"The report, one page to open in a browser, is {out / 'report.html'}", highlight=False)
+        say("* a layer was left with nothing")
+    say(f"\nThe figure is {out / 'accuracy.png'}, the table {out / 'table.csv'}")
+    say(f"The report, one page to open in a browser, is {out / 'report.html'}")
 
 
 def _marked(cell: Cell | None, mark: Mark | None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,23 @@ class _PlainConsole(Console):
 
 stdout = _PlainConsole(soft_wrap=True)
 stderr = _PlainConsole(stderr=True)
+
+
+def say(text: str) -> None:
+    """Print prose on stdout: on a terminal broken between words, elsewhere in one line.
+
+    A word that is longer than a line, such as a path, stays whole.
+    """
+    if stdout.is_terminal:
+        text = "\n".join(broken(line, stdout.width) for line in text.split("\n"))
+    stdout.print(text, highlight=False, markup=False)
+
+
+def broken(text: str, width: int, indent: str = "") -> str:
+    """Return a text with line breaks between its words, none within one."""
+    return textwrap.fill(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def say_duration(seconds: float) -> str:

@@ -9,10 +9,11 @@ from tyro.conf import OmitArgPrefixes
 from ntksap._base import InputError, new_folder, require_new, write_atomically, write_json
 from ntksap.analysis import Cost, cost
 from ntksap.cli.budgets import print_budgets
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.cli.options import ModelArguments, choose_methods, parse_numbers
 from ntksap.cli.overrides import MethodOptions, pick_given
 from ntksap.cli.progress import Display
+from ntksap.cli.tables import print_table
 from ntksap.data import Dataset, load
 from ntksap.pruning import Masks
 from ntksap.runs import budget_rows, budgets_to_csv, prunings
@@ -66,7 +67,7 @@ def show_cost(
     if out is not None:
         require_new(out)
     loaded = load(data, data_dir) if data else None
-    module, shape = model.build(loaded)
+    module, shape = model.build(loaded).numbers("cost --methods")
     images = images or (len(loaded.train) if loaded else 50_000)
     with Display(quiet) as display:
         rows = budget_rows(
@@ -99,17 +100,17 @@ def show_cost(
         return
     print_budgets(rows, f"{epochs} epochs of {images:,} images")
     if out is not None:
-        stdout.print(f"Wrote cost.json and cost.csv in {out}", highlight=False)
+        say(f"Wrote cost.json and cost.csv in {out}")
 
 
 def _show_layers(model: ModelArguments, data: Dataset | None, masks: Path | None, json: bool) -> None:
-    module, shape = model.build(data)
-    counted = cost(module, Masks.load(masks) if masks is not None else None, input_shape=shape)
+    built = model.build(data)
+    counted = cost(built.module, Masks.load(masks) if masks is not None else None, **built.probe)
     if json:
         print_json(
             {
                 "model": model.model,
-                "input_shape": list(shape),
+                "input_shape": list(built.shape),
                 "dense_flops": counted.dense,
                 "inference_flops": counted.sparse,
                 "layers": [asdict(layer) for layer in counted.layers],
@@ -132,4 +133,4 @@ def _print_layers(counted: Cost, *, masked: bool) -> None:
         if masked:
             row += [f"{layer.sparse:,}", f"{layer.sparse / layer.dense:.2%}" if layer.dense else "–"]
         table.add_row(*row)
-    stdout.print(table)
+    print_table(table)

@@ -12,16 +12,17 @@ from tyro.conf import Positional
 
 from ntksap._base import InputError
 from ntksap.analysis import Diagnosis, KernelChange, diagnose
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say, stdout
 from ntksap.cli.mask_model import model_of
-from ntksap.cli.options import ModelArguments
+from ntksap.cli.options import MODEL, ModelArguments
+from ntksap.cli.tables import print_table
 from ntksap.pruning import Masks
 from ntksap.report import diagnosis_figure, node_path_figure, write_figure
 
 
 def run_diagnose(
     masks: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="MASKS …")],
-    model: Annotated[str | None, tyro.conf.arg(metavar="NAME|PACKAGE.MODULE:FACTORY")] = None,
+    model: Annotated[str | None, tyro.conf.arg(metavar=MODEL)] = None,
     classes: int | None = None,
     input_shape: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="C H W")] = None,
     seed: int | None = None,
@@ -50,8 +51,8 @@ def run_diagnose(
     for path in masks:
         loaded = Masks.load(path)
         chosen = model_of(loaded, ModelArguments(model or "", classes, input_shape, seed or 0), seed is None)
-        module, shape = chosen.build()
-        found = diagnose(module, loaded, input_shape=shape, kernel=kernel and len(masks) == 1, seed=chosen.seed)
+        built = chosen.build()
+        found = diagnose(built.module, loaded, **built.probe, kernel=kernel and len(masks) == 1, seed=chosen.seed)
         named.append((path, chosen, _label(loaded), found))
     if picture is not None:
         write_figure(diagnosis_figure(named[0][-1], f"{named[0][1].model}: {masks[0]}"), picture)
@@ -64,9 +65,9 @@ def run_diagnose(
         return
     if len(named) > 1:
         shared = os.path.commonpath([path.absolute().parent for path in masks])
-        stdout.print(_comparison([(os.path.relpath(path, shared), label, found) for path, _, label, found in named]))
+        print_table(_comparison([(os.path.relpath(path, shared), label, found) for path, _, label, found in named]))
         return
-    stdout.print(_table(named[0][-1]))
+    print_table(_table(named[0][-1]))
     stdout.print()
     print_sentences(named[0][-1])
 
@@ -115,7 +116,7 @@ def _kernel_facts(change: KernelChange | str | None) -> dict[str, Any] | None:
 def print_sentences(found: Diagnosis) -> None:
     """Print the diagnosis in words."""
     for sentence in found.sentences():
-        stdout.print(f"• {sentence}", highlight=False)
+        say(f"• {sentence}")
 
 
 def _table(found: Diagnosis) -> Table:

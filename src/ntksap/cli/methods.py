@@ -2,7 +2,8 @@
 
 from rich.table import Table
 
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json
+from ntksap.cli.tables import print_table
 from ntksap.methods import METHODS
 
 
@@ -47,4 +48,4 @@ def show_methods(json: bool = False) -> None:
         data = method.data if method.labels or method.data_free else f"{method.data},\nno labels"
         schedule = method.schedule if method.iterative else "one-shot"
         table.add_row(method.name, agnostic, data, str(method.rounds), schedule, method.summary)
-    stdout.print(table)
+    print_table(table)

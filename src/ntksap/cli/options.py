@@ -13,22 +13,26 @@ from ntksap._base import InputError
 from ntksap.data import Dataset
 from ntksap.methods import METHODS
 
+MODEL = "NAME|hf:CONFIG|timm:NAME|MODULE:FACTORY"
+
 
 @dataclass(frozen=True)
 class ModelArguments:
     """Which model."""
 
-    model: Annotated[str, tyro.conf.arg(metavar="NAME|PACKAGE.MODULE:FACTORY")] = "resnet20"
-    """A model from the table, or your own as package.module:factory (called without arguments)."""
+    model: Annotated[str, tyro.conf.arg(metavar=MODEL)] = "resnet20"
+    """A model from the table; an untrained one of transformers by its configuration (hf:config.json, or
+    hf:config.json:CLASS) or of timm (timm:NAME), without network; or your own as package.module:factory (called without
+    arguments)."""
     classes: int | None = None
-    """Number of classes (models from the table)."""
+    """Number of classes (not of your own model)."""
     input_shape: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="C H W")] = None
-    """Shape of one input; needed for your own model, optional for the table's."""
+    """Shape of one input; needed for your own model. Of a model of tokens, their number."""
     seed: int = 0
     """Decides the initial weights and every draw."""
 
-    def build(self, data: Dataset | None = None) -> tuple[nn.Module, tuple[int, ...]]:
-        """Return the model with its initial weights, and the shape of one input; ``data`` decides what is not given."""
+    def build(self, data: Dataset | None = None) -> models.Built:
+        """Return the model with its initial weights, and what goes into it; ``data`` decides what is not given."""
         return models.model_for(
             self.model,
             num_classes=data.num_classes if self.classes is None and data else self.classes,

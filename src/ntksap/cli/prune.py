@@ -10,11 +10,12 @@ from tyro.conf import OmitArgPrefixes
 from ntksap._base import joined, new_folder, peak_memory_mib, require_new, write_json
 from ntksap._prune import warn_of_collapse
 from ntksap.analysis import diagnose
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.cli.diagnose import print_sentences
 from ntksap.cli.options import KeepArguments, ModelArguments
 from ntksap.cli.overrides import MethodOptions, pick_given
 from ntksap.cli.progress import Display
+from ntksap.cli.tables import print_layers
 from ntksap.data import load
 from ntksap.report import densities_figure, write_figure
 from ntksap.runs import Place, make_masks, pruning_for
@@ -93,19 +94,27 @@ def run_prune(
     if out is not None:
         require_new(out)
     data = load(how.data, how.data_dir) if how.data else None
-    module, shape = model.build(data)
+    built = model.build(data)
     about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()
     with joined(how.device) as (ranks, device), Display(quiet or not ranks.first) as display:
         place = Place(device=device, micro_batch=how.micro_batch)
         masks = make_masks(
-            settings, module, shape, data, about=about, place=place, on_progress=display.on_progress, ranks=ranks
+            settings,
+            built.module,
+            built.shape,
+            data,
+            inputs=built.inputs,
+            about=about,
+            place=place,
+            on_progress=display.on_progress,
+            ranks=ranks,
         )
     seconds = time.perf_counter() - start
     if not ranks.first:
         return
     warn_of_collapse(masks, strict=how.strict)
-    found = diagnose(module, masks, input_shape=shape)
+    found = diagnose(built.module, masks, **built.probe)
     result: dict[str, Any] = {
         "method": how.method,
         "model": model.model,
@@ -138,14 +147,14 @@ def run_prune(
     if json:
         print_json(result)
         return
-    stdout.print(str(masks), highlight=False)
-    stdout.print(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.", highlight=False)
+    print_layers(masks.layers())
+    say(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.")
     print_sentences(found)
     for key, value in masks.info.items():
         if key not in _SAID:
             shown = f"{value:.4g}" if isinstance(value, float) else value
-            stdout.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
+            say(f"{key.replace('_', ' ')}: {shown}")
     if masks.weights:
-        stdout.print("The masks come with weights to start training from: see Masks.load_weights.", highlight=False)
+        say("The masks come with weights to start training from: see Masks.load_weights.")
     if out is not None:
-        stdout.print(f"Wrote masks.safetensors, prune.json and densities.png in {out}", highlight=False)
+        say(f"Wrote masks.safetensors, prune.json and densities.png in {out}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.report import read_folder, write_report
 
 
@@ -28,4 +28,4 @@ def run_report(folder: Positional[Path], out: Path | None = None, json: bool = F
         print_json({"report": str(path), "runs": len(found.runs), **states})
         return
     parts = [f"{count} {state}" for state, count in states.items() if count]
-    stdout.print(f"{len(found.runs)} runs ({', '.join(parts)}). The report is {path}", highlight=False, markup=False)
+    say(f"{len(found.runs)} runs ({', '.join(parts)}). The report is {path}")

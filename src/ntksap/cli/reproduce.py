@@ -8,9 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ntksap._base import InputError, NtksapError
-from ntksap.cli.console import print_json, stderr, stdout
+from ntksap.cli.console import print_json, say, stderr, stdout
 from ntksap.cli.options import parse_numbers, split_list
 from ntksap.cli.progress import Display
+from ntksap.cli.tables import print_table
 from ntksap.paper import SCALES, Comparison, Plan, plan_names, read_plan, reproduce
 
 
@@ -113,7 +114,7 @@ def _print_list(json: bool) -> None:
         table.add_column(column, no_wrap=column == "name")
     for plan in plans:
         table.add_row(plan.name, plan.where, "quick, paper" if quick[plan.name] else "paper", plan.title)
-    stdout.print(table)
+    print_table(table)
 
 
 def _place_in_paper(plan: Plan) -> tuple[str, int]:
@@ -128,15 +129,16 @@ def _print(found: Comparison, folder: Path) -> None:
             table.add_column(column, justify="left" if index < 2 else "right", no_wrap=True)
         for line in lines:
             table.add_row(*(escape(text) for text in line), style="" if line[0] else "dim")
-        stdout.print(table, "")
+        print_table(table)
+        stdout.print()
     for claim in found.plan.claims:
-        stdout.print(f"The paper: {claim}", highlight=False, markup=False)
+        say(f"The paper: {claim}")
     for sentence in found.words():
-        stdout.print(sentence, highlight=False, markup=False)
+        say(sentence)
     for panel, row, reason in found.missing:
         stderr.print(f"[red]missing[/] {escape(f'{panel}, {row}: {reason}')}", highlight=False)
-    stdout.print(f"\nWrote comparison.json and comparison.md in {folder}", highlight=False, markup=False)
+    say(f"\nWrote comparison.json and comparison.md in {folder}")
     if found.figures:
-        stdout.print(f"Figures: {', '.join(n for n in found.figures if n.endswith('.png'))}", highlight=False)
+        say(f"Figures: {', '.join(n for n in found.figures if n.endswith('.png'))}")
     if (folder / "report.html").exists():
-        stdout.print(f"The report, one page to open in a browser, is {folder / 'report.html'}", highlight=False)
+        say(f"The report, one page to open in a browser, is {folder / 'report.html'}")

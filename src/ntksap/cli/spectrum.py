@@ -6,10 +6,11 @@ from typing import Any, Literal
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap.cli.console import print_json, stdout
+from ntksap.cli.console import print_json, say
 from ntksap.cli.options import ModelArguments, choose_methods, parse_numbers
 from ntksap.cli.overrides import MethodOptions, pick_given
 from ntksap.cli.progress import Display
+from ntksap.cli.tables import print_table
 from ntksap.experiments import spectrum, spectrum_during
 from ntksap.runs import DENSE
 
@@ -84,7 +85,7 @@ def run_spectrum(
     _print(result["spectra"]) if during is None else _print_during(result)
     if out is not None:
         name = "spectrum" if during is None else "during"
-        stdout.print(f"\nWrote {name}.json, {name}.png and {name}.svg in {out}", highlight=False)
+        say(f"\nWrote {name}.json, {name}.png and {name}.svg in {out}")
 
 
 def _print_during(found: dict[str, Any]) -> None:
@@ -97,7 +98,7 @@ def _print_during(found: dict[str, Any]) -> None:
         table.add_row(
             str(one["epoch"]), f"{one['trace']:.4g}", f"{largest:.3g}", f"{relative:.3g}", f"{one['distance']:.3f}"
         )
-    stdout.print(table)
+    print_table(table)
 
 
 def _print(spectra: list[dict[str, Any]]) -> None:
@@ -118,14 +119,13 @@ def _print(spectra: list[dict[str, Any]]) -> None:
             f"[bold]{distance}[/]" if one["distance"] == nearest else distance,
             f"{one['shape_distance']:.3f}",
         )
-    stdout.print(table)
-    stdout.print(
+    print_table(table)
+    say(
         "\ndistance: typical factor between eigenvalues of equal rank, pruned and dense, in decades (powers of ten); "
         "shape: with equal traces",
-        highlight=False,
     )
     if any(one["collapsed"] for one in pruned):
-        stdout.print("* a layer was left with nothing", highlight=False)
+        say("* a layer was left with nothing")
 
 
 def _numbers_of(one: dict[str, Any]) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from typing import Literal
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import joined
-from ntksap.cli.console import print_json, stderr, stdout
-from ntksap.cli.options import DataArguments, KeepArguments, parse_numbers
+from ntksap.cli.console import print_json, say, stderr
+from ntksap.cli.options import DataArguments, KeepArguments, parse_numbers, split_list
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pick_recipe_settings
 from ntksap.cli.progress import Display
 from ntksap.runs import Place, read_result, run, settings_for
@@ -34,6 +34,7 @@ def run_train(
     other_kernels: bool = False,
     out: Path = Path("runs"),
     device: str = "cpu",
+    log: str = "",
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -59,6 +60,7 @@ def run_train(
         other_kernels: Go on with a run that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
         out: The folder that holds runs; this run is a folder in it, named by its settings.
         device: cpu, cuda or mps.
+        log: What else takes the records of training, with commas: tensorboard, wandb (offline); in the run's folder.
         json: Print the result as one JSON object.
         quiet: Print no progress.
     """
@@ -89,6 +91,7 @@ def run_train(
             keep_epochs=kept,
             sync_norm=sync_norm,
             other_kernels=other_kernels,
+            log=tuple(split_list(log)),
         )
         result = run(settings, out, place, display.on_progress, ranks.group)
     if not ranks.first:
@@ -96,10 +99,9 @@ def run_train(
     if json:
         print_json(result)
         return
-    stdout.print(
+    say(
         f"{settings.label} at {settings.sparsity:.2%} on {settings.data}: test accuracy {result['top1']:.2%} after "
         f"{settings.recipe.epochs} epochs (training accuracy {result['train_accuracy']:.2%}).\n"
         f"Pruned in {result['prune_seconds']:.1f} s, trained in {result['train_seconds']:.1f} s. "
         f"Everything is in {out / settings.name}",
-        highlight=False,
     )

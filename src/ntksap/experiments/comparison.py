@@ -58,6 +58,7 @@ def compare(
     cpus: int | None = None,
     gpus: float | None = None,
     store: str | None = None,
+    log: Sequence[str] = (),
     on_event: OnEvent = lambda event: None,
 ) -> MethodComparison:
     """Compare methods: accuracy against sparsity over seeds, with the dense network as the reference.
@@ -92,6 +93,7 @@ def compare(
         jobs: runs at the same time of the engine "local"; by default one per core.
         address, cpus, gpus: of the engine "ray", see `ntksap.runs.Engine`.
         store: a URL under which finished runs are shared.
+        log: what else takes the records of training, in each run's folder: "tensorboard", "wandb" (offline).
         on_event: told of all that happens to the runs.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, recipe_settings)
@@ -113,7 +115,7 @@ def compare(
     )
     usable_device(device)
     where_data = Path(data_dir) if data_dir is not None else None
-    place = Place(where_data, download, workers, device, other_kernels=other_kernels)
+    place = Place(where_data, download, workers, device, other_kernels=other_kernels, log=tuple(log))
     folder, where = Path(out), Engine(engine, jobs, address, cpus, gpus, store)
     events = where.sweep(plan, folder / "runs", place)
     make_folder(folder)

@@ -63,12 +63,13 @@ def spectrum(
     if out is not None:
         require_new(out)
     loaded = load(data, data_dir) if data else None
-    module, shape = models.model_for(
+    built = models.model_for(
         model,
         num_classes=loaded.num_classes if classes is None and loaded else classes,
         input_shape=input_shape or (loaded.input_shape if loaded else None),
         seed=seed,
     )
+    module, shape = built.numbers("spectrum")
     batch = spectrum_inputs(loaded, shape, inputs, seed)
     spectra = spectra_at_init(
         wanted,

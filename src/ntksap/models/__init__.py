@@ -1,5 +1,6 @@
 """The paper's models and small ones, in plain torch layers; a table of names."""
 
+from ntksap.models.built import Built
 from ntksap.models.cifar_resnet import CifarResNet
 from ntksap.models.imagenet_resnet import BasicBlock, Bottleneck, ImageNetResNet
 from ntksap.models.own import model_for, outline
@@ -11,6 +12,7 @@ __all__ = [
     "VGG",
     "BasicBlock",
     "Bottleneck",
+    "Built",
     "CifarResNet",
     "ImageNetResNet",
     "Model",

@@ -1,4 +1,4 @@
-"""A model by what a user calls it: a name from the table, ``package.module:factory``, or the module itself."""
+"""A model by what a user calls it: a name from the table, of a hub, ``package.module:factory``, or the module."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from ntksap._base import InputError, NtksapError, global_seed
+from ntksap.models.built import Built
+from ntksap.models.hub import HUBS
 from ntksap.models.table import build, model_named
 
 
@@ -18,28 +20,32 @@ def model_for(
     num_classes: int | None = None,
     input_shape: Sequence[int] | None = None,
     seed: int = 0,
-) -> tuple[nn.Module, tuple[int, ...]]:
-    """Return a module with its initial weights, and the shape of one input.
+) -> Built:
+    """Return a module with its initial weights, and what goes into it.
 
     Args:
-        model: a name from the table, "package.module:factory" (called without arguments), or a module as it is.
-        num_classes: of models from the table.
-        input_shape: needed for a model of your own; by default the usual one of the table's models.
+        model: a name from the table, "hf:CONFIG.json" or "timm:NAME" (see `ntksap.models.hub`),
+            "package.module:factory" (called without arguments), or a module as it is.
+        num_classes: of models from the table, of transformers and of timm.
+        input_shape: needed for a model of your own; by default the usual one of others.
         seed: decides initial weights; not those of a module that is there.
     """
     if isinstance(model, str) and ":" not in model:
         shape = _check_sizes(model, num_classes, input_shape)
         with _buildable(model, shape):
-            return build(model, num_classes=num_classes, input_shape=shape, seed=seed), shape
+            return Built(build(model, num_classes=num_classes, input_shape=shape, seed=seed), shape)
+    if isinstance(model, str) and (hub := model.partition(":")[0]) in HUBS:
+        with global_seed(seed, "model"), _buildable(model, tuple(input_shape or ())):
+            return HUBS[hub](model.partition(":")[2], num_classes, input_shape)
     if not input_shape:
         raise InputError("your own model needs --input-shape, such as --input-shape 3 32 32")
     if isinstance(model, nn.Module):
-        return model, tuple(input_shape)
+        return Built(model, tuple(input_shape))
     with global_seed(seed, "model"):
         module = _factory(model)()
     if not isinstance(module, nn.Module):
         raise InputError(f"{model} returned {type(module).__name__}, not an nn.Module")
-    return module, tuple(input_shape)
+    return Built(module, tuple(input_shape))
 
 
 def outline(name: str, *, num_classes: int | None = None, input_shape: Sequence[int] | None = None) -> nn.Module:
@@ -65,12 +71,11 @@ def _buildable(name: str, shape: tuple[int, ...]) -> Iterator[None]:
     """Turn what torch says of sizes that a model cannot have into an error that says so."""
     try:
         yield
-    except (RuntimeError, ValueError, ZeroDivisionError) as error:
+    except (RuntimeError, ValueError, ZeroDivisionError, TypeError, AttributeError) as error:
         if isinstance(error, NtksapError):
             raise
-        raise InputError(
-            f"{name} cannot be built for inputs of {'×'.join(map(str, shape))}: {str(error).splitlines()[0]}"
-        ) from error
+        inputs = f" for inputs of {'×'.join(map(str, shape))}" if shape else ""
+        raise InputError(f"{name} cannot be built{inputs}: {(str(error).splitlines() or ['?'])[0]}") from error
 
 
 def _factory(spec: str) -> Callable[[], Any]:

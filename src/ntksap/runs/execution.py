@@ -28,6 +28,7 @@ from ntksap.runs.folder import (
     read_records,
     write_records,
 )
+from ntksap.runs.logs import opened_logs
 from ntksap.runs.masking import make_masks
 from ntksap.runs.settings import DENSE, Settings
 from ntksap.training import TrainState, train
@@ -47,7 +48,19 @@ def run(
 
     Raises `BusyError` if another process is at it. Any other error is also written to ``error.json``.
     """
-    return carry_out(_work, settings, root, place or Place(), on_progress, Ranks(group))
+    place, ranks = place or Place(), Ranks(group)
+    result = carry_out(_work, settings, root, place, on_progress, ranks)
+    if ranks.first:
+        complete_logs(settings, Path(root) / settings.name, place)
+    return result
+
+
+def complete_logs(settings: Settings, folder: Path, place: Place) -> None:
+    """Write the logs that a finished run does not have yet."""
+    missing = [name for name in place.log if not (folder / name).exists()]
+    if missing:
+        with opened_logs(missing, folder, settings, read_records(folder / "metrics.jsonl", settings.recipe.epochs)):
+            pass
 
 
 def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgress, ranks: Ranks) -> dict[str, Any]:
@@ -178,15 +191,17 @@ def _trained(
         records = ranks.from_first(lambda: read_records(metrics, state.epoch))
     if state.epoch == 0 and 0 in place.keep_epochs and ranks.first:
         state.save(folder / kept_name(0))
-    for record in train(state, data):
-        records.append(asdict(record))
-        if not ranks.first:
-            continue
-        write_records(metrics, records)
-        if record.epoch in place.keep_epochs:
-            state.save(folder / kept_name(record.epoch))
-        state.save(checkpoint)  # last, since a run resumes after it
-        on_progress(Progress("train", record.epoch, settings.recipe.epochs, "epoch", record.top1))
+    with opened_logs(place.log if ranks.first else (), folder, settings, records) as log:
+        for record in train(state, data):
+            records.append(asdict(record))
+            if not ranks.first:
+                continue
+            write_records(metrics, records)
+            log(records[-1])
+            if record.epoch in place.keep_epochs:
+                state.save(folder / kept_name(record.epoch))
+            state.save(checkpoint)  # last, since a run resumes after it
+            on_progress(Progress("train", record.epoch, settings.recipe.epochs, "epoch", record.top1))
     if not state.regrows or state.masks is None:
         return records, None
     if ranks.first:

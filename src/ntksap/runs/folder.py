@@ -10,6 +10,7 @@ A run is a folder named by its settings:
 - ``checkpoint.safetensors``: the training after the last epoch (``epoch-N.safetensors``: after epoch N, if asked)
 - ``result.json``: there exactly when the run is finished
 - ``error.json``: why the last attempt failed, if it did
+- ``tensorboard/``, ``wandb/``: logs, if asked, which are made of the records
 - ``lock``, ``owner``: the lock, and while it is held the number of the process that holds it
 
 Each file is replaced as a whole, so a process that is killed at any moment leaves a folder to resume from. What is done
@@ -47,6 +48,7 @@ from ntksap._base import (
     write_json,
 )
 from ntksap.net.kernels import provenance
+from ntksap.runs.logs import check_logs
 from ntksap.runs.settings import Settings, read_kernels, versions
 
 FINAL_MASKS = "masks-final.safetensors"
@@ -98,6 +100,11 @@ class Place:
     """Inputs that scores are computed on at a time; by default a whole batch, and less if memory runs out."""
     other_kernels: bool = False
     """Resume a run that began with other kernels (see `ntksap.net.kernels`). The result then says so."""
+    log: tuple[str, ...] = ()
+    """What else takes the records of training, see `ntksap.runs.logs`: "tensorboard", "wandb"."""
+
+    def __post_init__(self) -> None:
+        check_logs(self.log)
 
 
 OnProgress: TypeAlias = Callable[[Progress], object]

@@ -12,7 +12,7 @@ from ntksap._base import ALONE, CollapseWarning, MaskError, Ranks
 from ntksap._prune import prune
 from ntksap.data import Dataset, pruning_batches
 from ntksap.methods import method_named
-from ntksap.pruning import Data, Masks, shuffled
+from ntksap.pruning import Data, MakeInputs, Masks, shuffled
 from ntksap.runs.folder import OnProgress, Place, Progress
 from ntksap.runs.settings import Pruning
 from ntksap.training import Recipe
@@ -26,6 +26,7 @@ def make_masks(
     input_shape: tuple[int, ...],
     data: Dataset | None = None,
     *,
+    inputs: MakeInputs | None = None,
     recipe: Recipe | None = None,
     about: Mapping[str, Any] | None = None,
     folder: Path | None = None,
@@ -39,6 +40,7 @@ def make_masks(
         pruning: the settings; those of a run will do.
         model: with its initial weights.
         input_shape: of one input, without the batch.
+        inputs: makes inputs where numbers of that shape will not do.
         data: where a method that needs some takes it from, see `pruning_data`.
         recipe: how a training set is batched and augmented for methods that go through it.
         about: what else ``masks.info`` is to say.
@@ -69,6 +71,7 @@ def make_masks(
             pruning.sparsity,
             pruning.method,
             input_shape=input_shape,
+            inputs=inputs,
             data=pruning_data(pruning, data, recipe) if data else None,
             seed=pruning.seed,
             rounds=pruning.rounds,

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ntksap._base import NtksapError, keep_memory
-from ntksap.runs.execution import run
+from ntksap.runs.execution import complete_logs, run
 from ntksap.runs.folder import BusyError, OnProgress, Place, Progress, read_result
 from ntksap.runs.settings import Settings
 from ntksap.runs.store import Store
@@ -86,6 +86,8 @@ def skip_finished(settings: Sequence[Settings], work: Work) -> Generator[Event, 
                 elif result is None and one.name in stored:
                     with suppress(BusyError):  # whoever is at it here will find it, too
                         result = work.store.fetch(one.name, work.root)
+            if result is not None and work.task is run:
+                complete_logs(one, work.root / one.name, work.place)
         except NtksapError as error:  # a damaged file concerns its run alone
             yield Event(one, "failed", error=str(error))
             continue
