@@ -17,7 +17,7 @@ from torch import Tensor
 from ntksap._base import InputError
 from ntksap.net.kernels.cache import find, keep, private_folders
 
-SOURCES = ("kernels.c", "sparse_conv.h", "batch_norm.h", "winograd.h")
+SOURCES = ("kernels.c", "sparse_conv.h", "sparse_linear.h", "batch_norm.h", "winograd.h")
 TUNED: tuple[list[str], ...] = (["-march=native"], ["-mcpu=native"], [])  # the first that the compiler knows
 
 _SUFFIXES = {torch.float32: "_float", torch.float64: "_double", None: ""}

@@ -23,11 +23,13 @@
 
 #define REAL float
 #include "sparse_conv.h"
+#include "sparse_linear.h"
 #include "batch_norm.h"
 #include "winograd.h"
 #undef REAL
 
 #define REAL double
 #include "sparse_conv.h"
+#include "sparse_linear.h"
 #include "batch_norm.h"
 #include "winograd.h"

@@ -1,0 +1,134 @@
+"""Linear layers that touch the kept weights only, see ``sparse_linear.h``."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ntksap.net.kernels.compiler import call, threads
+
+_SIZES, _LISTS = ("inputs", "outputs", "groups"), ("row", "first", "start", "column")
+
+
+class Lists(ctypes.Structure):
+    """The structure of the same name in ``sparse_linear.h``."""
+
+    _fields_ = (*((name, ctypes.c_int64) for name in _SIZES), *((name, ctypes.c_void_p) for name in _LISTS))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kept weights of a matrix (outputs, inputs), in the order in which the kernels walk through them.
+
+    ``tensors`` hold the memory that ``lists`` points to.
+    """
+
+    lists: Lists
+    tensors: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Plans:
+    """For the product with the weights, and for that with their transpose.
+
+    ``kept`` (K,) are the flat indices of the kept weights as ``forth`` walks through them; ``order`` (K,) are the places
+    in that walk of the weights as ``back`` meets them.
+    """
+
+    forth: Plan
+    kept: Tensor
+    back: Plan
+    order: Tensor
+
+
+def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Tensor:
+    """Return x (…, inputs) · Wᵀ + b (…, outputs), of the weights (outputs, inputs) where ``kept`` is True.
+
+    Differentiable once with respect to x, the bias and the kept weights; the derivative of the others is 0, whatever
+    it would be.
+    """
+    if x.shape[-1] != weight.shape[1]:
+        raise RuntimeError(f"weights of shape {tuple(weight.shape)} do not fit inputs of {x.shape[-1]} numbers")
+    plans = _plans_of(kept)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        y: Tensor = _SparseLinear.apply(x, weight, bias, plans)  # type: ignore[no-untyped-call]
+        return y
+    return _product(x.detach(), _taken(weight.detach(), plans.kept), bias, plans.forth)
+
+
+def _taken(values: Tensor, places: Tensor) -> Tensor:
+    """Return the values (…) at these places (K,), which are flat indices."""
+    values, found = values.contiguous(), values.new_empty(len(places))
+    call("take", values.dtype, values, found, places, len(places), threads())
+    return found
+
+
+def _product(x: Tensor, values: Tensor, bias: Tensor | None, plan: Plan) -> Tensor:
+    x, lists = x.contiguous(), plan.lists
+    y = x.new_empty(*x.shape[:-1], lists.outputs)
+    bias = None if bias is None else bias.detach().contiguous()
+    call("sparse_linear", x.dtype, lists, x.shape[:-1].numel(), x, y, values, bias, threads())
+    return y
+
+
+def _by_weight(x: Tensor, g: Tensor, plans: Plans) -> Tensor:
+    values, lists = x.new_zeros(len(plans.kept)), plans.forth.lists
+    call("sparse_linear_by_value", x.dtype, lists, x.shape[:-1].numel(), x.contiguous(), g, values, threads())
+    found = x.new_zeros(lists.outputs, lists.inputs)
+    call("put", x.dtype, values, found, plans.kept, len(values), threads())
+    return found
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, plans: Plans) -> Tensor:
+        values = _taken(weight, plans.kept)
+        ctx.save_for_backward(x, values)
+        ctx.plans = plans
+        return _product(x, values, bias, plans.forth)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (x, values), plans, g = ctx.saved_tensors, ctx.plans, gradients[0].contiguous()
+        by_x, by_weight, by_bias, _ = ctx.needs_input_grad
+        return (
+            _product(g, _taken(values, plans.order), None, plans.back) if by_x else None,
+            _by_weight(x, g, plans) if by_weight else None,
+            g.reshape(-1, g.shape[-1]).sum(0) if by_bias else None,
+            None,
+        )
+
+
+def _plans_of(kept: Tensor) -> Plans:
+    """Return the plans for a mask (outputs, inputs), from memory if this very tensor was asked for before."""
+    found = _plans.get(kept)
+    if found is None or found[0] != kept._version:
+        found = _plans[kept] = (kept._version, _make(kept.bool().contiguous()))
+    plans: Plans = found[1]
+    return plans
+
+
+_plans: Any = WeakIdKeyDictionary()
+
+
+def _make(mask: Tensor) -> Plans:
+    (forth, kept), (back, turned) = _walk(mask, forth=True), _walk(mask, forth=False)
+    places = torch.empty(mask.numel(), dtype=torch.int32)
+    places[kept.long()] = torch.arange(len(kept), dtype=torch.int32)
+    return Plans(forth, kept, back, places[turned.long()])
+
+
+def _walk(mask: Tensor, *, forth: bool) -> tuple[Plan, Tensor]:
+    """Return the plan for the product with the weights, or their transpose, and the flat indices of the weights."""
+    (outputs, inputs), count = mask.shape if forth else mask.shape[::-1], int(mask.count_nonzero())
+    row, first, start = torch.empty(3, outputs + 1, dtype=torch.long)
+    (column, index), groups = torch.empty(2, count, dtype=torch.int32), ctypes.c_int64()
+    steps = (inputs, 1) if forth else (1, outputs)
+    call("linear_plan", None, mask, outputs, inputs, *steps, groups, row, first, start, column, index)
+    tensors = (row, first, start, column)
+    return Plan(Lists(inputs, outputs, groups.value, *(tensor.data_ptr() for tensor in tensors)), tensors), index
