@@ -37,6 +37,8 @@ from ntksap.pruning import Masks as Masks
 from ntksap.pruning import Probe as Probe
 from ntksap.pruning import Regrowth as Regrowth
 from ntksap.pruning import interchange as interchange
+from ntksap.pruning import load_sparse as load_sparse
+from ntksap.pruning import save_sparse as save_sparse
 from ntksap.pruning import select as select
 from ntksap.runs import BudgetRow as BudgetRow
 from ntksap.runs import budget_rows as budget_rows

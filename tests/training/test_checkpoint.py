@@ -118,7 +118,7 @@ def test_models_with_tied_or_frozen_weights_come_back(case, tmp_path):
     optimizer.step()
     write_checkpoint(tmp_path / "one", model, optimizer, 7, {})
     model, optimizer = made(1)
-    assert read_checkpoint(tmp_path / "one", model, optimizer, {}) == (7, {})
+    assert read_checkpoint(tmp_path / "one", model, optimizer, {}) == (7, {}, None)
     write_checkpoint(tmp_path / "two", model, optimizer, 7, {})
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert len(optimizer.state) == len([p for p in model.parameters() if p.requires_grad])

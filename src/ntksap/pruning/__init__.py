@@ -31,6 +31,7 @@ from ntksap.pruning.sanity import CHECKS, Sanity, shuffled
 from ntksap.pruning.schedules import Schedule, density_of, kept_of, schedule_named
 from ntksap.pruning.selection import select
 from ntksap.pruning.selector import Selector
+from ntksap.pruning.sparse_file import load_sparse, save_sparse
 
 __all__ = [
     "CHECKS",
@@ -68,11 +69,13 @@ __all__ = [
     "floor_of",
     "interchange",
     "kept_of",
+    "load_sparse",
     "moved",
     "named_counts",
     "pattern_named",
     "prune_rounds",
     "rescale_named",
+    "save_sparse",
     "schedule_named",
     "select",
     "shuffled",

@@ -31,6 +31,7 @@ def write_checkpoint(
     identity: Mapping[str, Any],
     kernels: str | None = None,
     masks: Mapping[str, Tensor] | None = None,
+    choices: Mapping[str, str] | None = None,
 ) -> None:
     """Write a training after ``epoch`` epochs, all of it or nothing; equal trainings give equal bytes.
 
@@ -38,7 +39,7 @@ def write_checkpoint(
     optimizer holds for a parameter (such as ``optimizer.momentum_buffer.fc.weight``, or Adam's ``step``); and
     ``mask.<name>`` for each of ``masks``, where they change during training.
     Metadata: JSON with the epoch, a hash of all there is, and ``identity``, the plain values that say which training
-    this is; and ``kernels``, whose kernels were in use, if that is known.
+    this is; ``kernels``, whose kernels were in use, if that is known; and ``choices``, which way each layer went.
     """
     tensors = {f"model.{name}": tensor for name, tensor in _model_tensors(model).items()}
     for name, parameter in model.named_parameters():
@@ -50,6 +51,8 @@ def write_checkpoint(
         name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for name, t in tensors.items()
     }
     facts = {"epoch": epoch, "identity": dict(identity), **({"kernels": kernels} if kernels else {})}
+    if choices is not None:
+        facts["choices"] = dict(sorted(choices.items()))
     header = {"facts": facts, "sha256": _hash(tensors, facts)}
     write_atomically(path, save(tensors, {_FORMAT: json.dumps(header)}))
 
@@ -61,8 +64,10 @@ def read_checkpoint(
     identity: Mapping[str, Any],
     kernels: str | None = None,
     masks: Mapping[str, Tensor] | None = None,
-) -> tuple[int, dict[str, Tensor]]:
-    """Put a training back as `write_checkpoint` found it and return its epoch and masks; on error nothing is changed.
+) -> tuple[int, dict[str, Tensor], dict[str, str] | None]:
+    """Put a training back as `write_checkpoint` found it and return its epoch, masks and choices.
+
+    On an error nothing is changed.
 
     ``masks``: what it must hold masks like, by names, shapes and numbers of kept weights; None if it must hold none.
 
@@ -75,6 +80,9 @@ def read_checkpoint(
             f"{path} was written with the kernels of {facts['kernels']}; here are those of {kernels}, which round "
             "otherwise. Bring the former back (a C compiler, NTKSAP_NATIVE), or insist: load(…, other_kernels=True)"
         )
+    choices = facts.get("choices")
+    if choices is not None and not (isinstance(choices, dict) and all(isinstance(w, str) for w in choices.values())):
+        raise CheckpointError(f"{path} is no checkpoint of ours: its choices are none")
     here, there = json.loads(json.dumps(dict(identity))), facts["identity"]
     for key in sorted(here.keys() | there.keys()):
         if (other := there.get(key, _DEFAULT)) != (wanted := here.get(key, _DEFAULT)):
@@ -99,8 +107,7 @@ def read_checkpoint(
             tensor.copy_(held[name])
     optimizer.state.clear()
     optimizer.state.update(states)
-    epoch: int = facts["epoch"]
-    return epoch, found
+    return facts["epoch"], found, choices
 
 
 def read_model(path: str | Path, model: nn.Module) -> tuple[int, dict[str, Tensor]]:

@@ -19,7 +19,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from ntksap._base import InputError, MaskError, NtksapError, Ranks, global_seed, lost
 from ntksap.data import Dataset, Split
 from ntksap.net import first_tensor, unwrap
-from ntksap.net.kernels import bears_channels_last, provenance, safe_layers, sparse_kernels
+from ntksap.net.kernels import Choices, bears_channels_last, provenance, ruled_kernels, safe_layers, sparse_kernels
 from ntksap.pruning import Masks, Regrowth, moved
 from ntksap.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from ntksap.training.recipe import Recipe, lr_at
@@ -88,6 +88,8 @@ class TrainState:
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = unwrap(model).to(self.device)
         self._native = self.device.type == "cpu" and recipe.precision == "fp32" and not recipe.compile
+        # Which way each layer goes, once it is known. Several processes must go the same, so they go by a rule.
+        self.choices = Choices() if self._native and group is None else None
         self._last = recipe.channels_last and (self.device.type != "cpu" or bears_channels_last(self.model))
         self._channels_last = self._last
         if self._last:
@@ -147,7 +149,12 @@ class TrainState:
             with safe_layers(self.model):
                 yield
             return
-        with sparse_kernels(self.model, self.masks or {}) as most:
+        masks = self.masks or {}
+        with (
+            ruled_kernels(self.model, masks)
+            if self.choices is None
+            else sparse_kernels(self.model, masks, choices=self.choices)
+        ) as most:
             # Kernels of kept weights want the channels first; the recipe's layout is for dense ones, now few.
             self._channels_last = self._last and not most
             try:
@@ -165,21 +172,25 @@ class TrainState:
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, all of it or nothing. Between records of `train`, not within one."""
-        masks = self.masks if self.regrows else None
-        write_checkpoint(path, self.model, self.optimizer, self.epoch, self._identity(), self._provenance(), masks)
+        masks, ways = self.masks if self.regrows else None, self.choices.ways if self.choices is not None else None
+        identity, kernels = self._identity(), self._provenance()
+        write_checkpoint(path, self.model, self.optimizer, self.epoch, identity, kernels, masks, ways)
 
     def load(self, path: str | Path, *, other_kernels: bool = False) -> None:
         """Become the state that was saved; `CheckpointError`, and no change, if it is not of this training.
 
         A training that was saved where there were other kernels (see `ntksap.net.kernels`) would not end in the same
-        bits; it goes on only with ``other_kernels``.
+        bits; it goes on only with ``other_kernels``. Layers go the ways that were chosen then; where none were, as
+        by earlier versions, they go by a rule, as they did.
         """
         kernels = None if other_kernels else self._provenance()
         wanted = self.masks if self.regrows else None
-        epoch, masks = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels, wanted)
+        epoch, masks, ways = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels, wanted)
         if not 0 <= epoch <= self.recipe.epochs:
             raise CheckpointError(f"{path} is after epoch {epoch}, which a training of {self.recipe.epochs} never is")
         self.epoch = epoch
+        if self.choices is not None:
+            self.choices = Choices(ways) if ways is not None else None
         if self._start is not None and masks:
             self.masks = moved(self._start, masks)
             self.masks.attach(self.model)

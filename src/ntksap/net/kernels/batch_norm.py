@@ -15,9 +15,11 @@ class NativeBatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C, H, W)."""
         refuse_recording(x)
+        if not self.training:
+            return super().forward(x)
         tensors = [t for t in (x, self.weight, self.bias, self.running_mean) if t is not None]
         alike = len({t.dtype for t in tensors}) == 1 and not transformed(*tensors)
-        if not (self.training and alike and x.dim() == 4 and x.numel() > x.shape[1] and suits(x)):
+        if not (alike and x.dim() == 4 and x.numel() > x.shape[1] and suits(x)):
             return super().forward(x)
         y, mean, variance = batch_norm(x, self.weight, self.bias, self.eps)
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:

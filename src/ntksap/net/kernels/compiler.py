@@ -56,11 +56,21 @@ def transformed(*tensors: Tensor) -> bool:
     """Whether a tensor has rules of its own, or is inside torch.compile, torch.func or forward mode."""
     if torch.compiler.is_compiling():
         return True
-    return torch.overrides.has_torch_function(tensors) or any(
-        torch._C._functorch.is_functorch_wrapped_tensor(t)
-        or torch.autograd.forward_ad.unpack_dual(t).tangent is not None
-        for t in tensors
-    )
+    if torch.overrides.has_torch_function(tensors):
+        return True
+    dual = torch.autograd.forward_ad._current_level >= 0
+    for tensor in tensors:
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return True
+        if dual and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+            return True
+    return False
+
+
+def usable(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels can work on x with these weights, and give what torch would give."""
+    alike = x.dtype == weight.dtype and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
+    return alike and available(x, weight) and not transformed(x, weight)
 
 
 def refuse_recording(x: object) -> None:

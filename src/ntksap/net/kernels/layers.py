@@ -38,14 +38,8 @@ def native_layers(module: nn.Module, sparse: Mapping[nn.Conv2d, Tensor]) -> Iter
             classes[layer] = NativeBatchNorm2d
         elif type(layer) is nn.Conv2d:
             classes[layer] = SparseConv2d if layer in sparse else PlainConv2d
-    with _become(classes):
-        try:
-            for layer, mask in sparse.items():
-                layer.kept = mask
-            yield
-        finally:
-            for layer in sparse:
-                del layer.kept
+    with become(classes, {layer: {"kept": mask} for layer, mask in sparse.items()}):
+        yield
 
 
 def bears_channels_last(module: nn.Module) -> bool:
@@ -66,18 +60,24 @@ def bears_channels_last(module: nn.Module) -> bool:
 def safe_layers(module: nn.Module) -> Iterator[None]:
     """Inside the block, thin convolutions go no way on which torch is not safe; everything else is torch's own."""
     thin_layers = [part for part in module.modules() if type(part) is nn.Conv2d and thin(part.weight.shape)]
-    with _become(dict.fromkeys(thin_layers, PlainConv2d)):
+    with become(dict.fromkeys(thin_layers, PlainConv2d)):
         yield
 
 
 @contextmanager
-def _become(classes: Mapping[nn.Module, type[nn.Module]]) -> Iterator[None]:
-    """Inside the block, each of these modules is of another class."""
-    before = {module: type(module) for module in classes}
+def become(
+    classes: Mapping[nn.Module, type[nn.Module]], attributes: Mapping[nn.Module, Mapping[str, object]] | None = None
+) -> Iterator[None]:
+    """Inside the block, each of these modules is of another class, and has attributes of its own."""
+    before, given = {module: type(module) for module in classes}, attributes or {}
     try:
         for module, other in classes.items():
             module.__class__ = other
+            for name, value in given.get(module, {}).items():
+                setattr(module, name, value)
         yield
     finally:
         for module, own in before.items():
             module.__class__ = own
+            for name in given.get(module, {}):
+                module.__dict__.pop(name, None)

@@ -81,6 +81,8 @@ def sparse_conv2d(
     Differentiable once with respect to x and the kept weights; the derivative of the others is 0, whatever it would be.
     """
     plan = _plan(x, kept, _geometry(stride, padding, dilation, groups))
+    if not torch.is_grad_enabled() or not (x.requires_grad or weight.requires_grad):
+        return _forward(x.contiguous(), weight, plan)
     y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan)  # type: ignore[no-untyped-call]
     return y
 
@@ -127,6 +129,13 @@ def few(layer: nn.Conv2d, kept: Tensor) -> bool:
     return bool(kept.count_nonzero() <= limit * kept.numel())
 
 
+def fits(x: Tensor, kept: Tensor, how: Geometry) -> bool:
+    """Whether places in these images can be listed, in 32 bits."""
+    shape = _shape(tuple(x.shape[1:]), tuple(kept.shape), how)
+    planes = shape.channels * shape.stride_y * shape.stride_x * shape.plane
+    return bool(max(planes, shape.outputs * shape.grad) < 2**31)
+
+
 def _dense(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
     x, how = without_skips(x, weight.shape, how)
     return functional.conv2d(x, weight, None, *how)
@@ -138,10 +147,9 @@ def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool
     Torch's dense ones are slow at that on wide images of few channels; a rival is Winograd's algorithm, which has the
     channels last. Of small odd images, much is padding here.
     """
-    shape = _shape(tuple(x.shape[1:]), tuple(kept.shape), how)
-    planes = shape.channels * shape.stride_y * shape.stride_x * shape.plane
-    if max(planes, shape.outputs * shape.grad) >= 2**31:  # places are listed in 32 bits
+    if not fits(x, kept, how):
         return False
+    shape = _shape(tuple(x.shape[1:]), tuple(kept.shape), how)
     limit = DENSE
     if rival:
         limit = max(0.2, 10 / shape.channels)
@@ -199,16 +207,20 @@ def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Plan:
     return Plan(shape, index, order, first, where, back_first, back_where)
 
 
+def _forward(x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
+    shape, values = plan.shape, weight.detach().flatten()[plan.kept]
+    y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
+    lists = (plan.first, plan.where, values, plan.back_first)
+    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, threads())
+    return y
+
+
 class _SparseConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.plan = plan
-        shape, values = plan.shape, weight.detach().flatten()[plan.kept]
-        y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
-        lists = (plan.first, plan.where, values, plan.back_first)
-        call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, threads())
-        return y
+        return _forward(x, weight, plan)
 
     @staticmethod
     @once_differentiable

@@ -36,24 +36,31 @@ class Plans:
     """For the product with the weights, and for that with their transpose.
 
     ``kept`` (K,) are the flat indices of the kept weights as ``forth`` walks through them; ``order`` (K,) are the places
-    in that walk of the weights as ``back`` meets them.
+    in that walk of the weights as ``back`` meets them; ``shape`` is that of the weights.
     """
 
+    shape: torch.Size
     forth: Plan
     kept: Tensor
     back: Plan
     order: Tensor
 
 
-def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Tensor:
+MOST = 2**31
+"""Weights that a matrix has less than, since their places are listed in 32 bits."""
+
+
+def sparse_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor, *, turned: bool = False
+) -> Tensor:
     """Return x (…, inputs) · Wᵀ + b (…, outputs), of the weights (outputs, inputs) where ``kept`` is True.
 
     Differentiable once with respect to x, the bias and the kept weights; the derivative of the others is 0, whatever
-    it would be.
+    it would be. ``turned``: weights and mask are (inputs, outputs), as GPT-2 of transformers has them.
     """
-    if x.shape[-1] != weight.shape[1]:
+    if x.shape[-1] != weight.shape[0 if turned else 1]:
         raise RuntimeError(f"weights of shape {tuple(weight.shape)} do not fit inputs of {x.shape[-1]} numbers")
-    plans = _plans_of(kept)
+    plans = _plans_of(kept, turned)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         y: Tensor = _SparseLinear.apply(x, weight, bias, plans)  # type: ignore[no-untyped-call]
         return y
@@ -78,7 +85,7 @@ def _product(x: Tensor, values: Tensor, bias: Tensor | None, plan: Plan) -> Tens
 def _by_weight(x: Tensor, g: Tensor, plans: Plans) -> Tensor:
     values, lists = x.new_zeros(len(plans.kept)), plans.forth.lists
     call("sparse_linear_by_value", x.dtype, lists, x.shape[:-1].numel(), x.contiguous(), g, values, threads())
-    found = x.new_zeros(lists.outputs, lists.inputs)
+    found = x.new_zeros(plans.shape)
     call("put", x.dtype, values, found, plans.kept, len(values), threads())
     return found
 
@@ -104,11 +111,11 @@ class _SparseLinear(torch.autograd.Function):
         )
 
 
-def _plans_of(kept: Tensor) -> Plans:
-    """Return the plans for a mask (outputs, inputs), from memory if this very tensor was asked for before."""
-    found = _plans.get(kept)
-    if found is None or found[0] != kept._version:
-        found = _plans[kept] = (kept._version, _make(kept.bool().contiguous()))
+def _plans_of(kept: Tensor, turned: bool) -> Plans:
+    """Return the plans for a mask, from memory if this very tensor was asked for before."""
+    found, key = _plans.get(kept), (kept._version, turned)
+    if found is None or found[0] != key:
+        found = _plans[kept] = (key, _make(kept.bool().contiguous(), turned))
     plans: Plans = found[1]
     return plans
 
@@ -116,19 +123,19 @@ def _plans_of(kept: Tensor) -> Plans:
 _plans: Any = WeakIdKeyDictionary()
 
 
-def _make(mask: Tensor) -> Plans:
-    (forth, kept), (back, turned) = _walk(mask, forth=True), _walk(mask, forth=False)
+def _make(mask: Tensor, turned: bool) -> Plans:
+    (forth, kept), (back, again) = _walk(mask, by_row=not turned), _walk(mask, by_row=turned)
     places = torch.empty(mask.numel(), dtype=torch.int32)
     places[kept.long()] = torch.arange(len(kept), dtype=torch.int32)
-    return Plans(forth, kept, back, places[turned.long()])
+    return Plans(mask.shape, forth, kept, back, places[again.long()])
 
 
-def _walk(mask: Tensor, *, forth: bool) -> tuple[Plan, Tensor]:
-    """Return the plan for the product with the weights, or their transpose, and the flat indices of the weights."""
-    (outputs, inputs), count = mask.shape if forth else mask.shape[::-1], int(mask.count_nonzero())
+def _walk(mask: Tensor, *, by_row: bool) -> tuple[Plan, Tensor]:
+    """Return the plan for a product whose outputs are the rows or columns of the mask, and the places of weights."""
+    (outputs, inputs), count = mask.shape if by_row else mask.shape[::-1], int(mask.count_nonzero())
     row, first, start = torch.empty(3, outputs + 1, dtype=torch.long)
     (column, index), groups = torch.empty(2, count, dtype=torch.int32), ctypes.c_int64()
-    steps = (inputs, 1) if forth else (1, outputs)
+    steps = (inputs, 1) if by_row else (1, outputs)
     call("linear_plan", None, mask, outputs, inputs, *steps, groups, row, first, start, column, index)
     tensors = (row, first, start, column)
     return Plan(Lists(inputs, outputs, groups.value, *(tensor.data_ptr() for tensor in tensors)), tensors), index

@@ -1,0 +1,103 @@
+"""Self-attention of torch whose projections go the fastest way, see `ntksap.net.kernels.chosen`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from ntksap.net.kernels.choice import KEPT, TORCH, Chooser
+from ntksap.net.kernels.chosen import chosen_linear
+from ntksap.net.kernels.compiler import refuse_recording, usable
+
+
+class ChosenAttention(nn.MultiheadAttention):
+    """What torch's attention becomes for a while.
+
+    Only self-attention whose weights nobody wants to see has its own way here, which is what torch's transformers use.
+    """
+
+    chooser: Chooser
+    kept: Tensor
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Take and return what torch's own does."""
+        refuse_recording(query)
+        alone = query is key and key is value and query.dim() == 3 and not query.is_nested and not arguments
+        plain = self.bias_k is None and not self.add_zero_attn and options.get("need_weights", True) is False
+        if not (alone and plain and usable(query, self.in_proj_weight)):
+            return super().forward(query, key, value, *arguments, **options)
+        return self._attend(query, **options), None
+
+    def _attend(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        **_: Any,
+    ) -> Tensor:
+        """(N, L, E) → (N, L, E), or with the first two swapped if the batch does not come first."""
+        if is_causal and attn_mask is None:
+            raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
+        x = x if self.batch_first else x.transpose(0, 1)
+        count, length, _ = x.shape
+        causal = is_causal and key_padding_mask is None
+        mask = None if causal else self._mask(attn_mask, key_padding_mask, x)
+        inside = chosen_linear(self.chooser, x, self.in_proj_weight, self.in_proj_bias, self.kept)
+        parts = inside.view(count, length, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        dropped = self.dropout if self.training else 0.0
+        seen = scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropped, is_causal=causal)
+        y: Tensor = self.out_proj(seen.transpose(1, 2).reshape(count, length, self.embed_dim))
+        return y if self.batch_first else y.transpose(0, 1)
+
+    def _mask(self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """Return what is added to the products of queries and keys, (…, L, L): −∞ where a bool mask is True."""
+        (count, length, _), found = x.shape, None
+        if attn_mask is not None:
+            found = _added(attn_mask, x.dtype)
+            found = found.view(-1, self.num_heads if len(found) > 1 else 1, length, length) if found.dim() == 3 else found
+        if key_padding_mask is not None:
+            padding = _added(key_padding_mask, x.dtype).view(count, 1, 1, length)
+            found = padding if found is None else found + padding
+        return found
+
+
+class ChosenEncoderLayer(nn.TransformerEncoderLayer):
+    """What an encoder layer becomes for a while: in evaluation torch has a fused way, which knows no layers inside."""
+
+    chooser: Chooser
+
+    def forward(self, src: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        """Take and return what torch's own does."""
+        refuse_recording(src)
+        fused = not self.training and not torch.is_grad_enabled() and torch.backends.mha.get_fastpath_enabled()
+        if not fused or src.is_nested or not usable(src, self.linear1.weight):
+            return super().forward(src, *arguments, **options)
+        ordinary = super().forward
+
+        def apart() -> Tensor:
+            with _layers_apart():
+                return ordinary(src, *arguments, **options)
+
+        def whole() -> Tensor:
+            return ordinary(src, *arguments, **options)
+
+        ways = {TORCH: whole, KEPT: apart}
+        return ways[self.chooser.way(src, (), lambda: ways)]()
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -torch.inf) if mask.dtype == torch.bool else mask
+
+
+@contextmanager
+def _layers_apart() -> Iterator[None]:
+    """Inside the block, torch's transformers call their layers one by one."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)

@@ -1,0 +1,182 @@
+"""Which way the layers of a module work: chosen by measuring, once for each situation."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ntksap.net.kernels import memory
+from ntksap.net.kernels.memory import Choice
+
+TORCH, DENSE, KEPT = "torch", "dense", "kept"
+"""The ways: torch's own kernels, dense kernels of this package, and those that touch the kept weights only."""
+
+LEAD = 0.97
+"""What a way may take at most of torch's time to be chosen: less is no gain that one can be sure of."""
+
+ROUNDS = {2: 0.5, 4: 0.05, 16: 0.0}
+"""How often each way is timed: so often, once so many seconds have passed."""
+
+
+class Choices:
+    """What was chosen: {layer and situation: way}. Prints as a table.
+
+    True where so few weights are kept in most convolutions that images are best given with channels first.
+    """
+
+    def __init__(self, ways: Mapping[str, str] | None = None) -> None:
+        """Begin with what was chosen before, which then holds, or with nothing."""
+        self.ways = dict(ways or {})
+        self.seconds: dict[str, Mapping[str, float]] = {}
+        self.channels_first = False
+
+    def __bool__(self) -> bool:
+        return self.channels_first
+
+    def __repr__(self) -> str:
+        """Return a line for each layer and situation: the way, and the milliseconds of each where they are known."""
+        wide = max(map(len, self.ways), default=0)
+        lines = []
+        for key, way in self.ways.items():
+            times = ", ".join(f"{other} {1e3 * taken:.3g} ms" for other, taken in self.seconds.get(key, {}).items())
+            lines.append(f"{key:<{wide}}  {way:<5}  {times}".rstrip())
+        return "\n".join(lines) or "nothing was chosen: no layer has kernels to choose from, or none was called"
+
+
+class Chooser:
+    """Chooses for one layer, and remembers.
+
+    Args:
+        name: what the record calls the layer.
+        kind: what the layer is, for which the machine remembers what is faster: geometry, shape of the weights.
+        kept: masks of its weights; about how many are kept is a part of what it is.
+        choices: the record.
+    """
+
+    def __init__(self, name: str, kind: str, kept: Sequence[Tensor], choices: Choices) -> None:
+        self._name, self._kind, self._kept, self._choices = name, kind, kept, choices
+        self._known: dict[tuple[object, ...], str] = {}
+
+    def way(self, x: Tensor, learns: tuple[bool, ...], ways: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
+        """Return the way to go for inputs like x (N, …).
+
+        ``learns``: which derivatives will be asked for; ``ways()`` are the ways that there are, each of which does all
+        of the work once when it is called.
+        """
+        key = (x.shape, x.stride(), x.dtype, learns, torch.get_num_threads())
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._decide(_situation(x, learns), ways())
+        return found
+
+    def _decide(self, situation: str, ways: Mapping[str, Callable[[], object]]) -> str:
+        entry = f"{self._name} {situation}"
+        way = self._choices.ways.get(entry)
+        if way is None:
+            if len(ways) == 1:
+                return next(iter(ways))  # nothing to choose, nothing to record
+            density = " ".join(_density_class(mask) for mask in self._kept)
+            key = f"{self._kind} {density} {situation} {torch.get_num_threads()} threads"
+            choice = memory.recall(key) or memory.remember(key, _chosen(ways))
+            way = self._choices.ways[entry] = choice.way
+            self._choices.seconds[entry] = choice.seconds
+        return way if way in ways else TORCH
+
+
+def count_of(kept: Tensor) -> int:
+    """Return how many weights are kept, from memory if this very tensor was asked for before."""
+    found = _counts.get(kept)
+    if found is None or found[0] != kept._version:
+        found = _counts[kept] = (kept._version, int(kept.count_nonzero()))
+    count: int = found[1]
+    return count
+
+
+_counts: Any = WeakIdKeyDictionary()
+
+
+def _density_class(kept: Tensor) -> str:
+    """Return a word for how few weights are kept: masks of about the same density go the same way."""
+    if not (count := count_of(kept)):
+        return "0"
+    alike = kept.dim() == 2 and len(kept) % 4 == 0 and bool((kept.view(-1, 4, kept.shape[1]).diff(dim=1) == 0).all())
+    return f"1/{2 ** (round(4 * math.log2(kept.numel() / count)) / 4):.3g}{' in fours' if alike else ''}"
+
+
+def learning(x: Tensor, *weights: Tensor) -> tuple[bool, ...]:
+    """Return which derivatives will be asked for."""
+    if not torch.is_grad_enabled():
+        return (False,) * (1 + len(weights))
+    return (x.requires_grad, *(weight.requires_grad for weight in weights))
+
+
+def whole(
+    work: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    learns: tuple[bool, ...],
+) -> Callable[[], object]:
+    """Return a function that does a layer's work once: the pass forward, and back where that will be asked for.
+
+    It works on leaves of its own, so that no hook of the user's notices.
+    """
+    leaves = [tensor.detach().requires_grad_(wanted) for tensor, wanted in zip((x, weight), learns, strict=True)]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    bias = None if bias is None else bias.detach()
+
+    def once() -> None:
+        with torch.set_grad_enabled(bool(wanted)):
+            y = work(*leaves, bias)
+        if wanted:
+            torch.autograd.grad(y, wanted, torch.ones_like(y))
+
+    return once
+
+
+def _situation(x: Tensor, learns: tuple[bool, ...]) -> str:
+    """Return a word for the shape and layout of inputs: numbers of inputs within a factor of two are one situation."""
+    images = x.dim() == 4
+    rest = x.shape[1:] if images else x.shape[-1:]
+    count = math.prod(x.shape) // max(1, math.prod(rest))
+    size = "×".join(map(str, (1 << (count.bit_length() - 1), *rest)))
+    layout = ", channels last" if images and not x.is_contiguous() else ""
+    purpose = f", derivatives {''.join(str(int(wanted)) for wanted in learns)}" if any(learns) else ""
+    return f"{size}{layout}{purpose}, {str(x.dtype).removeprefix('torch.')}"
+
+
+def _chosen(ways: Mapping[str, Callable[[], object]]) -> Choice:
+    """Time the ways in turn and return the fastest; torch's if none is clearly faster."""
+    seconds = measure(ways)
+    best = min(seconds, key=seconds.__getitem__)
+    return Choice(best if seconds[best] <= LEAD * seconds[TORCH] else TORCH, seconds)
+
+
+def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the least seconds of each, timed in turn; what is far behind is not timed again."""
+    seconds = dict.fromkeys(ways, math.inf)
+    # What is saved for derivatives here is nobody else's business, such as that of activation checkpointing.
+    with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        for work in ways.values():
+            work()  # plans are made, memory is taken
+        begin = time.perf_counter()
+        # Of one thread the time that it really had, whatever else the machine does; several wait for one another.
+        clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+        for count in range(max(ROUNDS)):
+            if any(count >= least and time.perf_counter() - begin > passed for least, passed in ROUNDS.items()):
+                break
+            for way, work in ways.items():
+                if seconds[way] < math.inf and seconds[way] > 3 * min(seconds.values()):
+                    continue
+                start = clock()
+                work()
+                seconds[way] = min(seconds[way], clock() - start)
+    return seconds
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,79 @@
+"""Lets each layer of a module go the fastest way for a while."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from ntksap.net.kernels.attention import ChosenAttention, ChosenEncoderLayer
+from ntksap.net.kernels.batch_norm import NativeBatchNorm2d
+from ntksap.net.kernels.choice import Chooser, Choices
+from ntksap.net.kernels.chosen import ChosenConv2d, ChosenLinear, chosen_conv1d
+from ntksap.net.kernels.convolution import PlainConv2d
+from ntksap.net.kernels.geometry import geometry
+from ntksap.net.kernels.layers import become
+from ntksap.net.kernels.sparse_conv import suits
+from ntksap.net.layers import is_transformers_conv1d
+
+
+@contextmanager
+def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choices) -> Iterator[None]:
+    """Inside the block, each layer that has kernels here goes the way that is fastest, see `ntksap.net.kernels.choice`.
+
+    What `native_layers` says of weights, gradients and derivatives of second order holds here too, of linear layers
+    and attention as well. Convolutions choose between torch and dense kernels where they have no mask.
+    """
+    masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
+    classes: dict[nn.Module, type[nn.Module]] = {}
+    attributes: dict[nn.Module, dict[str, object]] = {}
+    for name, layer in module.named_modules():
+        other = _chosen_class(layer)
+        if other is None:
+            continue
+        own = [masks[id(p)] for p in _weights(layer) if id(p) in masks]
+        if own or other in _DENSE:
+            classes[layer] = other
+            chooser = Chooser(name or type(layer).__name__, _kind(layer), own, choices)
+            attributes[layer] = {"chooser": chooser, "kept": own[0] if own else None}
+    with become(classes, attributes):
+        yield
+
+
+_DENSE = (ChosenConv2d, PlainConv2d, NativeBatchNorm2d)
+"""Classes of layers that have something to choose, or to gain, without a mask."""
+
+
+def _chosen_class(layer: nn.Module) -> type[nn.Module] | None:
+    """Return what this layer becomes; None if it stays as it is. Only what does just what its class says is taken."""
+    if type(layer) is nn.Conv2d:
+        return ChosenConv2d if suits(layer) else PlainConv2d
+    if type(layer) in (nn.Linear, NonDynamicallyQuantizableLinear):
+        return ChosenLinear
+    if is_transformers_conv1d(layer):
+        return chosen_conv1d(type(layer))
+    return _ALIKE.get(type(layer))
+
+
+_ALIKE: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm2d: NativeBatchNorm2d,
+    nn.MultiheadAttention: ChosenAttention,
+    nn.TransformerEncoderLayer: ChosenEncoderLayer,
+}
+
+
+def _weights(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the weights whose masks decide what is fastest for this layer."""
+    if isinstance(layer, nn.TransformerEncoderLayer):
+        yield from layer.parameters()
+    else:
+        for name in ("weight", "in_proj_weight"):
+            if (weight := layer._parameters.get(name)) is not None:
+                yield weight
+
+
+def _kind(layer: nn.Module) -> str:
+    """Return a word for the layer: equal ones are as fast as one another."""
+    shapes = " ".join("×".join(map(str, weight.shape)) for weight in _weights(layer) if weight.dim() > 1)
+    moves = f" {tuple(geometry(layer))}" if isinstance(layer, nn.Conv2d) else ""
+    return f"{type(layer).__name__} {shapes}{moves}"

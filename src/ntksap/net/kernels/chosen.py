@@ -1,0 +1,127 @@
+"""Layers that go the fastest way, see `ntksap.net.kernels.choice`."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ntksap.net.kernels import winograd
+from ntksap.net.kernels.choice import DENSE, KEPT, TORCH, Chooser, count_of, learning, whole
+from ntksap.net.kernels.compiler import refuse_recording, usable
+from ntksap.net.kernels.convolution import conv2d
+from ntksap.net.kernels.geometry import geometry, without_skips
+from ntksap.net.kernels.sparse_conv import fits, sparse_conv2d
+from ntksap.net.kernels.sparse_linear import MOST, sparse_linear
+
+MANY = 0.6
+"""The density above which dense products are faster without measuring."""
+
+Work: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(x, weight, bias) → y."""
+
+
+def fastest(
+    chooser: Chooser,
+    works: Mapping[str, Work],
+    fitting: Callable[[], Iterable[str]],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    """Return y by the way that is fastest for such x, of those that fit; by torch's where no other can be trusted."""
+    if not usable(x, weight):
+        return works[TORCH](x, weight, bias)
+    learns = learning(x, weight)
+
+    def ways() -> dict[str, Callable[[], object]]:
+        return {way: whole(works[way], x, weight, bias, learns) for way in (TORCH, *fitting())}
+
+    return works[chooser.way(x, learns, ways)](x, weight, bias)
+
+
+class ChosenConv2d(nn.Conv2d):
+    """What a convolution becomes for a while, see `ntksap.net.kernels.layers`. Results have the layout of images."""
+
+    chooser: Chooser
+    kept: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) → (N, C', H', W')."""
+        refuse_recording(x)
+        works = {TORCH: self._by_torch, DENSE: self._dense, KEPT: self._by_kept}
+        return fastest(self.chooser, works, lambda: self._fitting(x), x, self.weight, self.bias)
+
+    def _fitting(self, x: Tensor) -> Iterator[str]:
+        if x.dim() != 4:
+            return
+        how = geometry(self)
+        if winograd.pays_off(x, self.weight, how):
+            yield DENSE
+        if self.kept is not None and fits(x, self.kept, how):
+            yield KEPT
+
+    def _by_torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, how = without_skips(x, weight.shape, geometry(self))
+        return functional.conv2d(x, weight, bias, *how)
+
+    def _dense(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = conv2d(x.contiguous(memory_format=torch.channels_last), weight, geometry(self))
+        return _laid_out(_with(y, bias), x)
+
+    def _by_kept(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        assert self.kept is not None
+        return _laid_out(_with(sparse_conv2d(x, weight, self.kept, *geometry(self)), bias), x)
+
+
+class _ChosenLinear:
+    """The forward pass of a linear layer, of torch or of transformers."""
+
+    chooser: Chooser
+    kept: Tensor
+    turned = False
+    """Whether weights are (inputs, outputs)."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        """(…, inputs) → (…, outputs)."""
+        return chosen_linear(self.chooser, x, self.weight, self.bias, self.kept, turned=self.turned)
+
+
+class ChosenLinear(_ChosenLinear, nn.Linear):
+    """What a linear layer becomes for a while."""
+
+
+@functools.cache
+def chosen_conv1d(own: type[nn.Module]) -> type[nn.Module]:
+    """Return what the linear layer of GPT-2 in transformers becomes for a while; ``own`` is its class."""
+    return type("ChosenConv1D", (_ChosenLinear, own), {"turned": True})
+
+
+def chosen_linear(
+    chooser: Chooser, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor, *, turned: bool = False
+) -> Tensor:
+    """Return x (…, inputs) · Wᵀ + b by the fastest way; ``turned``: weights and mask are those of Wᵀ."""
+    refuse_recording(x)
+
+    def by_torch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.linear(x, weight.t() if turned else weight, bias)
+
+    def by_kept(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return sparse_linear(x, weight, bias, kept, turned=turned)
+
+    return fastest(chooser, {TORCH: by_torch, KEPT: by_kept}, lambda: (KEPT,) if _few(kept) else (), x, weight, bias)
+
+
+def _few(kept: Tensor) -> bool:
+    return kept.numel() < MOST and count_of(kept) <= MANY * kept.numel()
+
+
+def _with(y: Tensor, bias: Tensor | None) -> Tensor:
+    return y if bias is None else y + bias.view(-1, 1, 1)
+
+
+def _laid_out(y: Tensor, like: Tensor) -> Tensor:
+    """Return y with its channels where those of ``like`` are."""
+    return y.contiguous() if like.is_contiguous() else y.contiguous(memory_format=torch.channels_last)
