@@ -121,7 +121,10 @@ def test_a_file_that_is_not_one_is_refused_in_a_sentence(tmp_path):
     [
         (nn.Linear(3, 3), "'0.weight' is no parameter of this one"),
         (nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Flatten(), nn.Linear(180, 7)), "is not in both"),
-        (nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Flatten(), nn.Linear(90, 7)), r"shape \(7, 180\) there"),
+        (
+            nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Flatten(), nn.Linear(90, 7)),
+            r"shape \(7, 180\) there",
+        ),
         (other(torch.float64), "torch.float32 of shape .* there, torch.float64"),
     ],
 )

@@ -2,8 +2,8 @@
 
 A safetensors file:
 
-- ``masks/NAME``: the mask's bits, as in `ntksap.pruning.mask_file`; ``kept/NAME``: the weights (K,) where it is True, in
-  row-major order.
+- ``masks/NAME``: the mask's bits, as in `ntksap.pruning.mask_file`; ``kept/NAME``: the weights (K,) where it is True,
+  in row-major order.
 - ``whole/NAME``: every other parameter, and every buffer that a state dict has, each once.
 - metadata, under the one key ``ntksap-sparse-1``: a JSON object with ``masks``, {name: [shape, hash]}, ``kept`` and
   ``whole``, {name: hash}, the masks' ``info``, and a hash of all that (`ntksap._base.seals`).

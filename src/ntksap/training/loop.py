@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,12 +149,13 @@ class TrainState:
             with safe_layers(self.model):
                 yield
             return
-        masks = self.masks or {}
+        masks: Mapping[str, Tensor] = self.masks or {}
+        ruled = self.choices is None
         with (
             ruled_kernels(self.model, masks)
-            if self.choices is None
-            else sparse_kernels(self.model, masks, choices=self.choices)
-        ) as most:
+            if ruled
+            else sparse_kernels(self.model, masks, choices=self.choices) as most
+        ):
             # Kernels of kept weights want the channels first; the recipe's layout is for dense ones, now few.
             self._channels_last = self._last and not most
             try:

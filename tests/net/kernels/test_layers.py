@@ -9,8 +9,8 @@ from torch import nn
 import ntksap
 from ntksap.data import load
 from ntksap.net.kernels.batch_norm import normalised
+from ntksap.net.kernels.chosen import ChosenConv2d
 from ntksap.net.kernels.compiler import library
-from ntksap.net.kernels.convolution import PlainConv2d
 from ntksap.net.kernels.layers import native_layers, sparse_layers
 from ntksap.training.loop import TrainState, train
 from ntksap.training.recipe import Recipe
@@ -164,7 +164,7 @@ def test_a_dense_model_has_dense_kernels_and_a_compiled_one_is_left_alone():
     dense = ntksap.models.build("resnet20", seed=0)
     with ntksap.sparse_kernels(dense) as used:
         assert not used
-        assert type(dense.conv) is PlainConv2d
+        assert type(dense.conv) is ChosenConv2d
     assert type(dense.conv) is nn.Conv2d
     with ntksap.sparse_kernels(torch.compile(model), masks) as used:
         assert not used

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import ntksap
 from ntksap.net.kernels import library
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, o
 
 def pruned(density=0.1):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 4)
+    ).eval()
     masks = ntksap.prune(model, 1 - density, "random")
     masks.attach(model)
     return model, masks
@@ -27,6 +30,7 @@ RECORDERS = {
     "onnx": lambda model, x: torch.onnx.export(model, (x,), "never-written.onnx", dynamo=False),
     "export": lambda model, x: torch.export.export(model, (x,)),
     "fx": lambda model, x: torch.fx.symbolic_trace(model),
+    "script": lambda model, x: torch.jit.script(model),
 }
 
 
@@ -64,3 +68,27 @@ def test_what_is_compiled_inside_the_block_is_torchs():
     x = torch.randn(4, 3, 8, 8)
     with ntksap.sparse_kernels(model, masks):
         torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_what_make_fx_records_inside_the_block_is_torchs(training, mode):
+    model, masks = pruned()
+    model.train(training)
+    x = torch.randn(4, 3, 8, 8)
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    with ntksap.sparse_kernels(model, masks):
+        model(x)  # so that there are choices
+        graph = make_fx(lambda state, x: torch.func.functional_call(model, state, x), tracing_mode=mode)(state, x)
+    torch.testing.assert_close(graph(state, x), torch.func.functional_call(model, state, x))
+    assert "aten.convolution" in graph.code
+    assert "aten.addmm" in graph.code
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, that recorders are old
+def test_one_linear_layer_alone_is_refused_too():
+    layer = nn.Linear(4, 4)
+    with ntksap.sparse_kernels(layer, {"weight": torch.eye(4).bool()}):
+        for recorder in RECORDERS.values():
+            with pytest.raises(ntksap.InputError, match="leave the block first"):
+                recorder(layer, torch.randn(2, 4))

@@ -10,10 +10,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ntksap.net.kernels.choice import KEPT, TORCH, Chooser
 from ntksap.net.kernels.chosen import chosen_linear
-from ntksap.net.kernels.compiler import refuse_recording, usable
+from ntksap.net.kernels.compiler import Unscriptable, refuse_recording, usable
 
 
-class ChosenAttention(nn.MultiheadAttention):
+class ChosenAttention(Unscriptable, nn.MultiheadAttention):
     """What torch's attention becomes for a while.
 
     Only self-attention whose weights nobody wants to see has its own way here, which is what torch's transformers use.
@@ -43,29 +43,32 @@ class ChosenAttention(nn.MultiheadAttention):
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
         x = x if self.batch_first else x.transpose(0, 1)
-        count, length, _ = x.shape
+        count, length, width = x.shape
         causal = is_causal and key_padding_mask is None
         mask = None if causal else self._mask(attn_mask, key_padding_mask, x)
         inside = chosen_linear(self.chooser, x, self.in_proj_weight, self.in_proj_bias, self.kept)
-        parts = inside.view(count, length, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        q, k, v = inside.view(count, length, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         dropped = self.dropout if self.training else 0.0
-        seen = scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropped, is_causal=causal)
-        y: Tensor = self.out_proj(seen.transpose(1, 2).reshape(count, length, self.embed_dim))
-        return y if self.batch_first else y.transpose(0, 1)
+        seen = scaled_dot_product_attention(q, k, v, mask, dropped, causal)
+        # Laid out as torch does it, which decides how dropout that follows draws.
+        y: Tensor = self.out_proj(seen.permute(2, 0, 1, 3).reshape(length, count, width))
+        return y.transpose(0, 1) if self.batch_first else y
 
     def _mask(self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
         """Return what is added to the products of queries and keys, (…, L, L): −∞ where a bool mask is True."""
         (count, length, _), found = x.shape, None
         if attn_mask is not None:
             found = _added(attn_mask, x.dtype)
-            found = found.view(-1, self.num_heads if len(found) > 1 else 1, length, length) if found.dim() == 3 else found
+            found = (
+                found.view(-1, self.num_heads if len(found) > 1 else 1, length, length) if found.dim() == 3 else found
+            )
         if key_padding_mask is not None:
             padding = _added(key_padding_mask, x.dtype).view(count, 1, 1, length)
             found = padding if found is None else found + padding
         return found
 
 
-class ChosenEncoderLayer(nn.TransformerEncoderLayer):
+class ChosenEncoderLayer(Unscriptable, nn.TransformerEncoderLayer):
     """What an encoder layer becomes for a while: in evaluation torch has a fused way, which knows no layers inside."""
 
     chooser: Chooser
@@ -73,8 +76,8 @@ class ChosenEncoderLayer(nn.TransformerEncoderLayer):
     def forward(self, src: Tensor, *arguments: Any, **options: Any) -> Tensor:
         """Take and return what torch's own does."""
         refuse_recording(src)
-        fused = not self.training and not torch.is_grad_enabled() and torch.backends.mha.get_fastpath_enabled()
-        if not fused or src.is_nested or not usable(src, self.linear1.weight):
+        evaluated = not self.training and not torch.is_grad_enabled() and not src.is_nested
+        if not evaluated or not usable(src, self.linear1.weight) or not torch.backends.mha.get_fastpath_enabled():
             return super().forward(src, *arguments, **options)
         ordinary = super().forward
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ntksap.net.kernels.compiler import available, call, refuse_recording, threads, transformed
+from ntksap.net.kernels.compiler import Unscriptable, available, call, refuse_recording, threads, transformed
 
 
-class NativeBatchNorm2d(nn.BatchNorm2d):
+class NativeBatchNorm2d(Unscriptable, nn.BatchNorm2d):
     """What a BatchNorm2d becomes for a while, see `ntksap.net.kernels.layers`."""
 
     def forward(self, x: Tensor) -> Tensor:

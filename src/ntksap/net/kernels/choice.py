@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,32 +79,42 @@ class Chooser:
         if way is None:
             if len(ways) == 1:
                 return next(iter(ways))  # nothing to choose, nothing to record
-            density = " ".join(_density_class(mask) for mask in self._kept)
+            density = " ".join(density_of(mask).word for mask in self._kept)
             key = f"{self._kind} {density} {situation} {torch.get_num_threads()} threads"
-            choice = memory.recall(key) or memory.remember(key, _chosen(ways))
+            # What is saved for derivatives meanwhile is nobody else's business, such as activation checkpointing's.
+            with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+                choice = memory.recall(key) or memory.remember(key, _fastest(measure(ways)))
             way = self._choices.ways[entry] = choice.way
             self._choices.seconds[entry] = choice.seconds
         return way if way in ways else TORCH
 
 
-def count_of(kept: Tensor) -> int:
-    """Return how many weights are kept, from memory if this very tensor was asked for before."""
-    found = _counts.get(kept)
+class Density(NamedTuple):
+    """How many weights a mask keeps, and a word for it: masks of the same word go the same way."""
+
+    kept: int
+    word: str
+
+
+def density_of(kept: Tensor) -> Density:
+    """Return the density of a mask, from memory if this very tensor was asked for before."""
+    found = _densities.get(kept)
     if found is None or found[0] != kept._version:
-        found = _counts[kept] = (kept._version, int(kept.count_nonzero()))
-    count: int = found[1]
-    return count
+        found = _densities[kept] = (kept._version, _density(kept))
+    density: Density = found[1]
+    return density
 
 
-_counts: Any = WeakIdKeyDictionary()
+_densities: Any = WeakIdKeyDictionary()
 
 
-def _density_class(kept: Tensor) -> str:
-    """Return a word for how few weights are kept: masks of about the same density go the same way."""
-    if not (count := count_of(kept)):
-        return "0"
-    alike = kept.dim() == 2 and len(kept) % 4 == 0 and bool((kept.view(-1, 4, kept.shape[1]).diff(dim=1) == 0).all())
-    return f"1/{2 ** (round(4 * math.log2(kept.numel() / count)) / 4):.3g}{' in fours' if alike else ''}"
+def _density(kept: Tensor) -> Density:
+    count = int(kept.count_nonzero())
+    if not count:
+        return Density(0, "0")
+    fours = kept.view(-1, 4, kept.shape[1]) if kept.dim() == 2 and len(kept) % 4 == 0 and kept.is_contiguous() else None
+    alike = fours is not None and bool((fours[:, 1:] == fours[:, :1]).all())  # as in masks of blocks
+    return Density(count, f"1/{2 ** (round(4 * math.log2(kept.numel() / count)) / 4):.3g}{' in fours' * alike}")
 
 
 def learning(x: Tensor, *weights: Tensor) -> tuple[bool, ...]:
@@ -131,7 +141,7 @@ def whole(
 
     def once() -> None:
         with torch.set_grad_enabled(bool(wanted)):
-            y = work(*leaves, bias)
+            y = work(leaves[0], leaves[1], bias)
         if wanted:
             torch.autograd.grad(y, wanted, torch.ones_like(y))
 
@@ -149,9 +159,8 @@ def _situation(x: Tensor, learns: tuple[bool, ...]) -> str:
     return f"{size}{layout}{purpose}, {str(x.dtype).removeprefix('torch.')}"
 
 
-def _chosen(ways: Mapping[str, Callable[[], object]]) -> Choice:
-    """Time the ways in turn and return the fastest; torch's if none is clearly faster."""
-    seconds = measure(ways)
+def _fastest(seconds: Mapping[str, float]) -> Choice:
+    """Return the fastest of the ways that were timed; torch's if none is clearly faster."""
     best = min(seconds, key=seconds.__getitem__)
     return Choice(best if seconds[best] <= LEAD * seconds[TORCH] else TORCH, seconds)
 
@@ -159,22 +168,20 @@ def _chosen(ways: Mapping[str, Callable[[], object]]) -> Choice:
 def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Return the least seconds of each, timed in turn; what is far behind is not timed again."""
     seconds = dict.fromkeys(ways, math.inf)
-    # What is saved for derivatives here is nobody else's business, such as that of activation checkpointing.
-    with torch.autograd.graph.saved_tensors_hooks(_same, _same):
-        for work in ways.values():
-            work()  # plans are made, memory is taken
-        begin = time.perf_counter()
-        # Of one thread the time that it really had, whatever else the machine does; several wait for one another.
-        clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-        for count in range(max(ROUNDS)):
-            if any(count >= least and time.perf_counter() - begin > passed for least, passed in ROUNDS.items()):
-                break
-            for way, work in ways.items():
-                if seconds[way] < math.inf and seconds[way] > 3 * min(seconds.values()):
-                    continue
-                start = clock()
-                work()
-                seconds[way] = min(seconds[way], clock() - start)
+    for work in ways.values():
+        work()  # plans are made, memory is taken
+    begin = time.perf_counter()
+    # Of one thread the time that it really had, whatever else the machine does; several wait for one another.
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    for count in range(max(ROUNDS)):
+        if any(count >= least and time.perf_counter() - begin > passed for least, passed in ROUNDS.items()):
+            break
+        for way, work in ways.items():
+            if seconds[way] < math.inf and seconds[way] > 3 * min(seconds.values()):
+                continue
+            start = clock()
+            work()
+            seconds[way] = min(seconds[way], clock() - start)
     return seconds
 
 

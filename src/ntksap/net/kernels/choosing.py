@@ -8,7 +8,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ntksap.net.kernels.attention import ChosenAttention, ChosenEncoderLayer
 from ntksap.net.kernels.batch_norm import NativeBatchNorm2d
-from ntksap.net.kernels.choice import Chooser, Choices
+from ntksap.net.kernels.choice import Choices, Chooser
 from ntksap.net.kernels.chosen import ChosenConv2d, ChosenLinear, chosen_conv1d
 from ntksap.net.kernels.convolution import PlainConv2d
 from ntksap.net.kernels.geometry import geometry
@@ -51,7 +51,7 @@ def _chosen_class(layer: nn.Module) -> type[nn.Module] | None:
     if type(layer) in (nn.Linear, NonDynamicallyQuantizableLinear):
         return ChosenLinear
     if is_transformers_conv1d(layer):
-        return chosen_conv1d(type(layer))
+        return chosen_conv1d(type(layer))  # type: ignore[arg-type]
     return _ALIKE.get(type(layer))
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ntksap.net.kernels import winograd
-from ntksap.net.kernels.choice import DENSE, KEPT, TORCH, Chooser, count_of, learning, whole
-from ntksap.net.kernels.compiler import refuse_recording, usable
+from ntksap.net.kernels.choice import DENSE, KEPT, TORCH, Chooser, density_of, learning, whole
+from ntksap.net.kernels.compiler import Unscriptable, refuse_recording, usable
 from ntksap.net.kernels.convolution import conv2d
 from ntksap.net.kernels.geometry import geometry, without_skips
 from ntksap.net.kernels.sparse_conv import fits, sparse_conv2d
@@ -42,7 +42,7 @@ def fastest(
     return works[chooser.way(x, learns, ways)](x, weight, bias)
 
 
-class ChosenConv2d(nn.Conv2d):
+class ChosenConv2d(Unscriptable, nn.Conv2d):
     """What a convolution becomes for a while, see `ntksap.net.kernels.layers`. Results have the layout of images."""
 
     chooser: Chooser
@@ -76,7 +76,7 @@ class ChosenConv2d(nn.Conv2d):
         return _laid_out(_with(sparse_conv2d(x, weight, self.kept, *geometry(self)), bias), x)
 
 
-class _ChosenLinear:
+class _ChosenLinear(Unscriptable):
     """The forward pass of a linear layer, of torch or of transformers."""
 
     chooser: Chooser
@@ -115,7 +115,7 @@ def chosen_linear(
 
 
 def _few(kept: Tensor) -> bool:
-    return kept.numel() < MOST and count_of(kept) <= MANY * kept.numel()
+    return kept.numel() < MOST and density_of(kept).kept <= MANY * kept.numel()
 
 
 def _with(y: Tensor, bias: Tensor | None) -> Tensor:

@@ -77,10 +77,20 @@ def refuse_recording(x: object) -> None:
     """Raise `InputError` if x is being traced or exported: a graph holds operators of torch only."""
     exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # not in torch 2.6
     if torch._C._get_tracing_state() is not None or exporting() or isinstance(x, torch.fx.Proxy):
-        raise InputError(
-            "a module cannot be traced or exported inside sparse_kernels, whose kernels are no operators of torch: "
-            "leave the block first (the graph then holds dense convolutions, with zeros for the pruned weights)"
-        )
+        raise InputError(_NO_RECORDING)
+
+
+class Unscriptable:
+    """A base of the classes that layers have for a while, which torch.jit.script asks before it reads their code."""
+
+    def __prepare_scriptable__(self) -> None:
+        raise InputError(_NO_RECORDING)
+
+
+_NO_RECORDING = (
+    "a module cannot be traced, scripted or exported inside sparse_kernels, whose kernels are no operators of torch: "
+    "leave the block first (the graph then holds dense layers, with zeros for the pruned weights)"
+)
 
 
 def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ntksap.net.kernels import winograd
-from ntksap.net.kernels.compiler import refuse_recording, transformed
+from ntksap.net.kernels.compiler import Unscriptable, refuse_recording, transformed
 from ntksap.net.kernels.geometry import Geometry, geometry, without_skips
 
 
-class PlainConv2d(nn.Conv2d):
+class PlainConv2d(Unscriptable, nn.Conv2d):
     """What a convolution becomes for a while, see `ntksap.net.kernels.layers`."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

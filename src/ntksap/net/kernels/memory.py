@@ -64,7 +64,7 @@ def _known(path: Path | None) -> dict[str, Choice]:
 
 
 def _read(path: Path) -> dict[str, Choice]:
-    """Return the first choice for each key; lines that are none, such as a last one that is cut off, are passed over."""
+    """Return the first choice for each key; lines that are none, such as one that is cut off, are passed over."""
     found: dict[str, Choice] = {}
     with suppress(OSError):
         for line in path.read_text(errors="replace").splitlines():

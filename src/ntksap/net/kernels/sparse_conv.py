@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ntksap.net.kernels import convolution, winograd
-from ntksap.net.kernels.compiler import available, call, refuse_recording, threads, transformed
+from ntksap.net.kernels.compiler import Unscriptable, available, call, refuse_recording, threads, transformed
 from ntksap.net.kernels.geometry import Geometry, geometry, without_skips
 
 DENSE = 0.45
@@ -105,7 +105,7 @@ def by_kept_weights(
     return found
 
 
-class SparseConv2d(nn.Conv2d):
+class SparseConv2d(Unscriptable, nn.Conv2d):
     """What a convolution becomes for a while, see `ntksap.net.kernels.layers`."""
 
     kept: Tensor

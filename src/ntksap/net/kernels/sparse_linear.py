@@ -35,8 +35,8 @@ class Plan:
 class Plans:
     """For the product with the weights, and for that with their transpose.
 
-    ``kept`` (K,) are the flat indices of the kept weights as ``forth`` walks through them; ``order`` (K,) are the places
-    in that walk of the weights as ``back`` meets them; ``shape`` is that of the weights.
+    ``kept`` (K,) are the flat indices of the kept weights as ``forth`` walks through them; ``order`` (K,) are the
+    places in that walk of the weights as ``back`` meets them; ``shape`` is that of the weights.
     """
 
     shape: torch.Size
@@ -50,9 +50,7 @@ MOST = 2**31
 """Weights that a matrix has less than, since their places are listed in 32 bits."""
 
 
-def sparse_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor, *, turned: bool = False
-) -> Tensor:
+def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor, *, turned: bool = False) -> Tensor:
     """Return x (…, inputs) · Wᵀ + b (…, outputs), of the weights (outputs, inputs) where ``kept`` is True.
 
     Differentiable once with respect to x, the bias and the kept weights; the derivative of the others is 0, whatever

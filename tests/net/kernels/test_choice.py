@@ -1,0 +1,205 @@
+"""Layers that go the way that is fastest: measured once, recorded, remembered by the machine."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import ntksap
+from ntksap.net.kernels import Choices, choice, library, memory
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
+
+
+@pytest.fixture(autouse=True)
+def no_memory(tmp_path, monkeypatch):
+    """A machine that has measured nothing yet."""
+    monkeypatch.setattr(memory, "memory_file", lambda: tmp_path / "choices")
+
+
+@pytest.fixture
+def fastest(monkeypatch):
+    """Sets which way is found to be the fastest."""
+
+    def is_always(way):
+        def measured(ways):
+            for work in ways.values():
+                work()
+            return {other: 1.0 if other == way else 2.0 for other in ways}
+
+        monkeypatch.setattr(choice, "measure", measured)
+
+    return is_always
+
+
+def pruned(sparsity=0.8):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1),
+        nn.Flatten(), nn.Linear(1024, 10),
+    ).double()  # fmt: skip
+    masks = ntksap.prune(model, sparsity, "random")
+    masks.attach(model)
+    return model, masks
+
+
+@pytest.mark.parametrize("way", ["torch", "dense", "kept"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_every_way_gives_what_torch_gives(fastest, way, layout):
+    fastest(way)
+    model, masks = pruned()
+    x = torch.randn(4, 3, 8, 8, dtype=torch.float64).to(memory_format=layout)
+    twin = copy.deepcopy(model)
+    expected = model(x)
+    expected.square().sum().backward()
+    with ntksap.sparse_kernels(twin, masks) as choices:
+        y = twin(x)
+        y.square().sum().backward()
+    torch.testing.assert_close(y, expected)
+    for (name, ours), theirs in zip(twin.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad * masks.get(name, 1), msg=name)
+    assert len(choices.ways) == 3
+    last = ", channels last" if layout == torch.channels_last else ""
+    assert choices.ways[f"3 4×16×8×8{last}, derivatives 11, float64"] == way
+    assert set(choices.ways.values()) <= {"torch", way}
+
+
+def test_a_situation_is_measured_once_in_all_blocks_and_processes(fastest, monkeypatch):
+    fastest("kept")
+    (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    with torch.no_grad(), ntksap.sparse_kernels(model, masks) as first:
+        model(x)
+    monkeypatch.setattr(choice, "measure", None)  # nothing may be measured from here on
+    with torch.no_grad(), ntksap.sparse_kernels(model, masks) as second:
+        model(x)
+    memory._known.cache_clear()  # as in another process, which reads the file
+    with torch.no_grad(), ntksap.sparse_kernels(model, masks) as third:
+        model(x)
+        model(torch.cat([x, x[:1]]))  # 3 inputs are as many as 2
+    assert first.ways == second.ways == third.ways
+    assert "kept" in first.ways.values()
+
+
+def test_whoever_measured_first_decides_for_all(tmp_path):
+    assert memory.remember("a", memory.Choice("kept", {"kept": 1.0})).way == "kept"
+    memory._known.cache_clear()  # another process, which had read the file before there was anything in it
+    memory._known(tmp_path / "choices").clear()
+    assert memory.recall("a") is None
+    assert memory.remember("a", memory.Choice("torch", {"torch": 1.0})).way == "kept"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\xff\x00", b"[]\n", b'{"key": 1}\n', b"[" * 10**5 + b"\n", b'{"key": "a", "way']
+)
+def test_a_damaged_memory_is_passed_over(tmp_path, damage):
+    memory._known.cache_clear()
+    (tmp_path / "choices").write_bytes(damage)
+    assert memory.recall("a") is None
+    memory.remember("b", memory.Choice("kept", {"kept": 1.0}))
+    memory.remember("c", memory.Choice("torch", {"kept": 1.0}))
+    memory._known.cache_clear()
+    assert memory.recall("c").way == "torch"
+
+
+def test_choices_that_are_given_hold(fastest):
+    fastest("kept")
+    (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    model.eval()
+    with torch.no_grad(), ntksap.sparse_kernels(model, masks) as choices:
+        model(x)
+    held = Choices(dict.fromkeys(choices.ways, "torch"))
+    with (
+        torch.no_grad(),
+        ntksap.sparse_kernels(model, masks, choices=held) as again,
+        torch.profiler.profile() as profile,
+    ):
+        expected = model(x)
+    assert again is held
+    assert "torch" in str(held)
+    assert torch.equal(expected, model(x))  # to the last bit, as torch did it
+    assert not any("Sparse" in event.key for event in profile.key_averages())
+    with torch.no_grad(), ntksap.sparse_kernels(model, masks, choices=Choices({"5 2×1024, float64": "of tomorrow"})):
+        torch.testing.assert_close(model(x), expected)
+
+
+def test_what_was_chosen_can_be_printed(fastest):
+    fastest("kept")
+    (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    with ntksap.sparse_kernels(model, masks) as choices:
+        assert "nothing was chosen" in str(choices)
+        model(x)
+    lines = str(choices).splitlines()
+    assert len(lines) == 3
+    assert lines[0].split("  ", 1)[0] == "0 2×3×8×8, derivatives 01, float64"
+    assert lines[0].endswith("kept   torch 2e+03 ms, kept 1e+03 ms")
+
+
+def test_torch_is_chosen_unless_another_is_clearly_faster():
+    for taken, way in ((0.5, "kept"), (0.99, "torch"), (2.0, "torch")):
+        ticks = {"torch": 1.0, "kept": taken}
+        assert choice._fastest(ticks).way == way
+
+
+def test_measuring_neither_draws_nor_calls_hooks_nor_leaves_gradients():
+    (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    calls = itertools.count()
+    model[3].weight.register_hook(lambda gradient: next(calls) and None)
+    state = torch.get_rng_state()
+    with ntksap.sparse_kernels(model, masks):
+        y = model(x)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert next(calls) == 0
+        y.sum().backward()
+    assert next(calls) == 2
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_works_inside(fastest, reentrant):
+    fastest("kept")
+    (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
+    expected = torch.autograd.grad(model(x).square().sum(), x)
+    with ntksap.sparse_kernels(model, masks):
+        y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant)
+        y.square().sum().backward()
+    torch.testing.assert_close(x.grad, expected[0])
+
+
+def test_what_the_kernels_cannot_do_torch_does(fastest):
+    fastest("kept")
+    model, masks = pruned()
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    with torch.no_grad(), ntksap.sparse_kernels(model, masks) as choices:
+        half = copy.deepcopy(model).bfloat16()
+        assert half(x.bfloat16()).dtype == torch.bfloat16
+        assert model(x[:0]).shape == (0, 10)
+        model.float()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model(x.float()).dtype == torch.bfloat16
+        model.double()
+        assert not choices.ways
+        with pytest.raises(RuntimeError):
+            model(x[:, :2])
+        torch.func.vmap(model.eval())(x[:, None])
+        assert not choices.ways
+
+
+def test_a_copy_made_inside_the_block_has_weights_of_its_own(fastest):
+    fastest("kept")
+    (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    with torch.no_grad(), ntksap.sparse_kernels(model, masks):
+        twin = copy.deepcopy(model)
+        for parameter in twin.parameters():
+            parameter.zero_()
+        assert float(twin(x).abs().sum()) == 0
+        assert float(model(x).abs().sum()) > 0
+
+
+def test_the_module_is_as_it_was_afterwards():
+    model, masks = pruned()
+    before = [(type(layer), sorted(vars(layer))) for layer in model.modules()]
+    with pytest.raises(KeyError), ntksap.sparse_kernels(model, masks):
+        raise KeyError
+    assert [(type(layer), sorted(vars(layer))) for layer in model.modules()] == before
