@@ -1,0 +1,148 @@
+"""``python -m benchmarks.sparse [JOB …]``: pruned models with torch's kernels and inside `sparse_kernels`, in turn.
+
+Both sides run in one process, one after the other, so that whatever else the machine does meets both. Of one thread the
+seconds are those that the processor gave to it, of two those of the clock; the least of all repeats counts. What the
+layers choose is measured before, in this process, and not remembered from earlier ones.
+"""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as commands do, before torch is imported
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import ntksap
+from benchmarks.harness import circumstances
+from ntksap._base.files import write_json
+from ntksap._base.machine import keep_memory
+from ntksap.net.kernels import memory
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "sparse.json"
+
+
+class Transformer(nn.Module):
+    """Four encoder layers of torch and a classifier, on sequences of vectors."""
+
+    def __init__(self, width: int = 512) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), nn.Linear(width, 100)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, L, width) → (N, L, 100)."""
+        y: Tensor = self.head(self.encoder(x))
+        return y
+
+
+def linear(sparsity: float, pattern: str | None = None) -> tuple[nn.Module, ntksap.Masks, Tensor]:
+    model = nn.Linear(1024, 4096)
+    return model, ntksap.prune(model, sparsity, "magnitude", pattern=pattern), torch.randn(256, 1024)
+
+
+def transformer() -> tuple[nn.Module, ntksap.Masks, Tensor]:
+    model = Transformer()
+    return model, ntksap.prune(model, 0.9, "magnitude"), torch.randn(8, 64, 512)
+
+
+def resnet20(batch: int) -> tuple[nn.Module, ntksap.Masks, Tensor]:
+    model, size = ntksap.models.build("resnet20", input_shape=(3, 32, 32), seed=0), (3, 32, 32)
+    return model, ntksap.prune(model, 0.9, "ntk-sap-analytic", input_shape=size), torch.randn(batch, *size)
+
+
+def resnet50() -> tuple[nn.Module, ntksap.Masks, Tensor]:
+    model = ntksap.models.build("resnet50", input_shape=(3, 224, 224), seed=0)
+    return model, ntksap.prune(model, 0.982, "magnitude"), torch.randn(4, 3, 224, 224)
+
+
+JOBS: dict[str, tuple[str, str, Callable[[], tuple[nn.Module, ntksap.Masks, Tensor]], bool]] = {
+    "linear-90": ("linear 1024 → 4096 at 90 %, batch 256", "≥ 2×", lambda: linear(0.9), False),
+    "linear-98": ("linear 1024 → 4096 at 98 %, batch 256", "≥ 6×", lambda: linear(0.98), False),
+    "linear-blocks": ("the same at 90 % in blocks of 16×16", "≥ 3×", lambda: linear(0.9, "block:16x16"), False),
+    "linear-90-train": ("linear 1024 → 4096 at 90 %, batch 256, training", "", lambda: linear(0.9), True),
+    "transformer": ("transformer of 4 layers at 90 %, 8 × 64 vectors of 512", "≥ 1.4×", transformer, False),
+    "transformer-train": ("the same, training", "≥ 1.4×", transformer, True),
+    "resnet20-1": ("ResNet-20 at 90 %, batch 1", "≥ 1×", lambda: resnet20(1), False),
+    "resnet20-64": ("ResNet-20 at 90 %, batch 64", "≥ 1.6×", lambda: resnet20(64), False),
+    "resnet20-64-train": ("the same, training", "", lambda: resnet20(64), True),
+    "resnet50": ("ResNet-50 at 98.2 %, 224×224, batch 4", "≥ 2×", resnet50, False),
+}
+"""Name → title, target, (model, masks, inputs), whether to train."""
+
+
+def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
+    """Return the seconds of both sides, and the ratio of the least."""
+    title, target, make, training = JOBS[name]
+    torch.manual_seed(0)
+    torch.set_num_threads(threads)
+    model, masks, x = make()
+    masks.attach(model)
+    model.train(training)
+
+    def step() -> None:
+        with torch.set_grad_enabled(training):
+            y = model(x)
+        if training:
+            model.zero_grad()
+            y.sum().backward()
+
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    seconds: dict[str, list[float]] = {"torch": [], "sparse_kernels": []}
+    step()
+    with ntksap.sparse_kernels(model, masks) as choices:
+        step()
+    for _ in range(repeats):
+        gc.collect()
+        start = clock()
+        step()
+        seconds["torch"].append(clock() - start)
+        with ntksap.sparse_kernels(model, masks, choices=choices):
+            step()  # the first one in a block looks up what was chosen
+            start = clock()
+            step()
+            seconds["sparse_kernels"].append(clock() - start)
+    theirs, ours = seconds["torch"], seconds["sparse_kernels"]
+    return {
+        "title": title,
+        "target": target,
+        "seconds": seconds,
+        "ratio": min(theirs) / min(ours),
+        "ratio_of_medians": statistics.median(theirs) / statistics.median(ours),
+        "ways": choices.ways,
+        **circumstances(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse", description=__doc__)
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which; all by default: {', '.join(JOBS)}")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file")
+    given = parser.parse_args()
+    if unknown := [name for name in given.jobs if name not in JOBS]:
+        parser.error(f"unknown job {unknown[0]!r}; known: {', '.join(JOBS)}")
+    keep_memory()
+    memory.memory_file = lambda: None  # type: ignore[assignment]
+    found = {}
+    print("| pruned model | target | threads | torch ms | `sparse_kernels` ms | ratio |\n|---|---|---|---|---|---|")
+    for name in given.jobs or JOBS:
+        for threads in given.threads:
+            result = found[f"{name}, {threads} threads"] = measure(name, threads, given.repeats)
+            theirs, ours = (f"{1e3 * min(result['seconds'][side]):.3g}" for side in ("torch", "sparse_kernels"))
+            row = (result["title"], result["target"], threads, theirs, ours, f"{result['ratio']:.2f}×")
+            print(f"| {' | '.join(map(str, row))} |", flush=True)
+    if not given.jobs:
+        write_json(given.out, found)
+
+
+if __name__ == "__main__":
+    main()
