@@ -45,12 +45,12 @@ class Transformer(nn.Module):
 
 def linear(sparsity: float, pattern: str | None = None) -> tuple[nn.Module, ntksap.Masks, Tensor]:
     model = nn.Linear(1024, 4096)
-    return model, ntksap.prune(model, sparsity, "magnitude", pattern=pattern), torch.randn(256, 1024)
+    return model, ntksap.prune(model, sparsity, "random", pattern=pattern), torch.randn(256, 1024)
 
 
 def transformer() -> tuple[nn.Module, ntksap.Masks, Tensor]:
     model = Transformer()
-    return model, ntksap.prune(model, 0.9, "magnitude"), torch.randn(8, 64, 512)
+    return model, ntksap.prune(model, 0.9, "random"), torch.randn(8, 64, 512)
 
 
 def resnet20(batch: int) -> tuple[nn.Module, ntksap.Masks, Tensor]:
@@ -60,7 +60,7 @@ def resnet20(batch: int) -> tuple[nn.Module, ntksap.Masks, Tensor]:
 
 def resnet50() -> tuple[nn.Module, ntksap.Masks, Tensor]:
     model = ntksap.models.build("resnet50", input_shape=(3, 224, 224), seed=0)
-    return model, ntksap.prune(model, 0.982, "magnitude"), torch.randn(4, 3, 224, 224)
+    return model, ntksap.prune(model, 0.982, "random"), torch.randn(4, 3, 224, 224)
 
 
 JOBS: dict[str, tuple[str, str, Callable[[], tuple[nn.Module, ntksap.Masks, Tensor]], bool]] = {
