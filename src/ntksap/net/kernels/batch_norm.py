@@ -14,9 +14,9 @@ class NativeBatchNorm2d(Unscriptable, nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C, H, W)."""
-        refuse_recording(x)
         if not self.training:
-            return super().forward(x)
+            return super().forward(x)  # torch's own, which may be recorded
+        refuse_recording(x)
         tensors = [t for t in (x, self.weight, self.bias, self.running_mean) if t is not None]
         alike = len({t.dtype for t in tensors}) == 1 and not transformed(*tensors)
         if not (alike and x.dim() == 4 and x.numel() > x.shape[1] and suits(x)):

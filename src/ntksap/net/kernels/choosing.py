@@ -7,11 +7,10 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ntksap.net.kernels.attention import ChosenAttention, ChosenEncoderLayer
-from ntksap.net.kernels.batch_norm import NativeBatchNorm2d
 from ntksap.net.kernels.choice import Choices, Chooser
-from ntksap.net.kernels.chosen import ChosenConv2d, ChosenLinear, chosen_conv1d
+from ntksap.net.kernels.chosen import ChosenBatchNorm2d, ChosenConv2d, ChosenLinear, chosen_conv1d
 from ntksap.net.kernels.convolution import PlainConv2d
-from ntksap.net.kernels.geometry import geometry
+from ntksap.net.kernels.geometry import geometry, thin
 from ntksap.net.kernels.layers import become
 from ntksap.net.kernels.sparse_conv import suits
 from ntksap.net.layers import is_transformers_conv1d
@@ -34,13 +33,16 @@ def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choice
         own = [masks[id(p)] for p in _weights(layer) if id(p) in masks]
         if own or other in _DENSE:
             classes[layer] = other
-            chooser = Chooser(name or type(layer).__name__, _kind(layer), own, choices)
-            attributes[layer] = {"chooser": chooser, "kept": own[0] if own else None}
+            if other is not PlainConv2d:
+                chooser = Chooser(name or type(layer).__name__, _kind(layer), own, choices)
+                attributes[layer] = {"chooser": chooser, "kept": own[0] if own else None}
+                if isinstance(layer, nn.Conv2d):
+                    attributes[layer]["thin"] = thin(layer.weight.shape)
     with become(classes, attributes):
         yield
 
 
-_DENSE = (ChosenConv2d, PlainConv2d, NativeBatchNorm2d)
+_DENSE = (ChosenConv2d, PlainConv2d, ChosenBatchNorm2d)
 """Classes of layers that have something to choose, or to gain, without a mask."""
 
 
@@ -56,7 +58,7 @@ def _chosen_class(layer: nn.Module) -> type[nn.Module] | None:
 
 
 _ALIKE: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm2d: NativeBatchNorm2d,
+    nn.BatchNorm2d: ChosenBatchNorm2d,
     nn.MultiheadAttention: ChosenAttention,
     nn.TransformerEncoderLayer: ChosenEncoderLayer,
 }

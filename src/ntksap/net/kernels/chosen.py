@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ntksap.net.kernels import winograd
+from ntksap.net.kernels.batch_norm import NativeBatchNorm2d, batch_norm
+from ntksap.net.kernels.batch_norm import suits as normalises
 from ntksap.net.kernels.choice import DENSE, KEPT, TORCH, Chooser, density_of, learning, whole
 from ntksap.net.kernels.compiler import Unscriptable, refuse_recording, usable
 from ntksap.net.kernels.convolution import conv2d
 from ntksap.net.kernels.geometry import geometry, without_skips
-from ntksap.net.kernels.sparse_conv import fits, sparse_conv2d
+from ntksap.net.kernels.sparse_conv import fits, moved
 from ntksap.net.kernels.sparse_linear import MOST, sparse_linear
 
 MANY = 0.6
@@ -47,6 +49,8 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
 
     chooser: Chooser
     kept: Tensor | None
+    thin: bool
+    """Whether torch must be spared a stride, see `ntksap.net.kernels.geometry`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C', H', W')."""
@@ -64,6 +68,8 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
             yield KEPT
 
     def _by_torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not self.thin:
+            return self._conv_forward(x, weight, bias)
         x, how = without_skips(x, weight.shape, geometry(self))
         return functional.conv2d(x, weight, bias, *how)
 
@@ -73,7 +79,38 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
 
     def _by_kept(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         assert self.kept is not None
-        return _laid_out(_with(sparse_conv2d(x, weight, self.kept, *geometry(self)), bias), x)
+        return _laid_out(_with(moved(x, weight, self.kept, geometry(self)), bias), x)
+
+
+class ChosenBatchNorm2d(NativeBatchNorm2d):
+    """What a BatchNorm2d becomes for a while; in training it has something to choose."""
+
+    chooser: Chooser
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) → (N, C, H, W)."""
+        if not self.training:
+            return nn.BatchNorm2d.forward(self, x)
+        weight, bias = self.weight, self.bias
+        several = x.dim() == 4 and x.numel() > x.shape[1]  # torch has words for one number per channel
+        if not (weight is not None and several and usable(x, weight) and normalises(x)):
+            return super().forward(x)
+        learns = learning(x, weight)
+
+        def ways() -> dict[str, Callable[[], object]]:
+            works: dict[str, Work] = {TORCH: self._by_torch, DENSE: self._dense}
+            return {way: whole(work, x, weight, bias, learns) for way, work in works.items()}
+
+        if self.chooser.way(x, learns, ways) == TORCH:
+            refuse_recording(x)
+            return nn.BatchNorm2d.forward(self, x)
+        return super().forward(x)
+
+    def _by_torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.batch_norm(x, None, None, weight, bias, training=True, eps=self.eps)
+
+    def _dense(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return batch_norm(x, weight, bias, self.eps)[0]
 
 
 class _ChosenLinear(Unscriptable):

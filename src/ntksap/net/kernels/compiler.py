@@ -69,15 +69,18 @@ def transformed(*tensors: Tensor) -> bool:
 
 def usable(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernels can work on x with these weights, and give what torch would give."""
-    alike = x.dtype == weight.dtype and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
-    return alike and available(x, weight) and not transformed(x, weight)
+    if torch.compiler.is_compiling() or x.dtype != weight.dtype or torch.is_autocast_enabled("cpu"):
+        return False
+    return available(x) and weight.is_cpu and not transformed(x, weight) and x.numel() > 0
 
 
 def refuse_recording(x: object) -> None:
     """Raise `InputError` if x is being traced or exported: a graph holds operators of torch only."""
-    exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # not in torch 2.6
-    if torch._C._get_tracing_state() is not None or exporting() or isinstance(x, torch.fx.Proxy):
+    if torch._C._get_tracing_state() is not None or _is_exporting() or isinstance(x, torch.fx.Proxy):
         raise InputError(_NO_RECORDING)
+
+
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # not in torch 2.6
 
 
 class Unscriptable:

@@ -80,7 +80,12 @@ def sparse_conv2d(
 
     Differentiable once with respect to x and the kept weights; the derivative of the others is 0, whatever it would be.
     """
-    plan = _plan(x, kept, _geometry(stride, padding, dilation, groups))
+    return moved(x, weight, kept, _geometry(stride, padding, dilation, groups))
+
+
+def moved(x: Tensor, weight: Tensor, kept: Tensor, how: Geometry) -> Tensor:
+    """Return what `sparse_conv2d` does for weights that move over the images in this way."""
+    plan = _plan(x, kept, how)
     if not torch.is_grad_enabled() or not (x.requires_grad or weight.requires_grad):
         return _forward(x.contiguous(), weight, plan)
     y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan)  # type: ignore[no-untyped-call]
@@ -211,8 +216,13 @@ def _forward(x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
     shape, values = plan.shape, weight.detach().flatten()[plan.kept]
     y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
     lists = (plan.first, plan.where, values, plan.back_first)
-    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, threads())
+    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, _workers(x, plan))
     return y
+
+
+def _workers(x: Tensor, plan: Plan) -> int:
+    """Return how many threads have something to do: they share stacks of images, and waking one takes its time."""
+    return min(threads(), -(-len(x) // plan.shape.stack)) or 1
 
 
 class _SparseConv(torch.autograd.Function):
@@ -228,9 +238,10 @@ class _SparseConv(torch.autograd.Function):
         (x, weight), plan, g = ctx.saved_tensors, ctx.plan, gradients[0].contiguous()
         values = weight.detach().flatten()[plan.kept][plan.order]
         by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        by_values = x.new_zeros(threads(), len(values)) if ctx.needs_input_grad[1] else None
+        workers = _workers(x, plan)
+        by_values = x.new_zeros(workers, len(values)) if ctx.needs_input_grad[1] else None
         lists = (plan.first, plan.where, plan.back_first, plan.back_where, values)
-        call("sparse_conv_backward", x.dtype, plan.shape, len(x), x, g, by_x, by_values, *lists, threads())
+        call("sparse_conv_backward", x.dtype, plan.shape, len(x), x, g, by_x, by_values, *lists, workers)
         by_weight = None
         if by_values is not None:
             by_weight = x.new_zeros(weight.numel()).index_copy_(0, plan.kept, by_values.sum(0)).view(weight.shape)

@@ -14,6 +14,7 @@
 #define SPARSE_LINEAR_GROUPS
 #define MOST_ROWS 4           /* outputs of a group */
 #define MOST_VECTORS 4        /* of the batch in a tile */
+#define FEW_PRODUCTS (1 << 18) /* which one thread has done before another is awake */
 #define OWN_CACHE (512 << 10) /* bytes of a core's own cache that a tile of inputs may take */
 
 typedef struct {
@@ -160,6 +161,7 @@ static inline __attribute__((always_inline)) void N(groups)(const int vecs, cons
 /* x (count, inputs) -> y (count, outputs); bias may be null. */
 int N(sparse_linear)(const Lists *l, int64_t count, const REAL *x, REAL *y, const REAL *value, const REAL *bias, int64_t threads)
 {
+    if (l->start[l->groups] * count < FEW_PRODUCTS) threads = 1;
     const int64_t vectors = (count + LANES - 1) / LANES, most = l->inputs * 4 * BYTES <= OWN_CACHE ? 4 : 2;
     const int64_t vecs = vectors < most ? (vectors + 1) / 2 * 2 - (vectors == 1) : most, wide = vecs * LANES;
     const int64_t tiles = (count + wide - 1) / wide, parts = tiles % threads ? threads : 1;
@@ -240,6 +242,7 @@ static inline __attribute__((always_inline)) void N(group_dots)(const int size, 
 /* x (count, inputs), g (count, outputs); by_value, in the order of the weights, is added to. */
 int N(sparse_linear_by_value)(const Lists *l, int64_t count, const REAL *x, const REAL *g, REAL *by_value, int64_t threads)
 {
+    if (l->start[l->groups] * count < FEW_PRODUCTS) threads = 1;
     const int64_t most = 8 * LANES, vectors = (count + LANES - 1) / LANES, wide = vectors < 8 ? vectors * LANES : most;
     const int64_t squares = (l->inputs + LANES - 1) / LANES, bands = (l->groups + 15) / 16;
     REAL *turned = malloc(l->inputs * wide * sizeof(REAL));
