@@ -69,7 +69,7 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
 
     def _by_torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self.thin:
-            return self._conv_forward(x, weight, bias)
+            return self._conv_forward(x, weight, bias)  # type: ignore[no-any-return]
         x, how = without_skips(x, weight.shape, geometry(self))
         return functional.conv2d(x, weight, bias, *how)
 
