@@ -18,7 +18,7 @@ SMALL = {
     "ntk-sap-s": {"draws": 1, "batch": 4},
     "ntt": {"prune_lr": 0.05, "refresh": 1, "epoch_steps": 1},
 }
-PATTERNS = [None, "2:4", "1:3", "transposable-2:4", "block:2x2", "fan-in", "channel"]
+PATTERNS = [None, "2:4", "1:3", "transposable-2:4", "block:2x2", "fan-in"]
 RULES = [None, "uniform", "equal", "erk", "ntk-sap"]
 
 pytestmark = [
@@ -102,7 +102,7 @@ def test_places_without_scores_need_neither_inputs_nor_data():
 
 def test_resuming_inside_an_allocation_and_a_pattern_ends_with_the_same_masks():
     case = BY_NAME["conv-bn"]
-    for pattern, places in itertools.product(("2:4", "channel"), ("score", "random")):
+    for pattern, places in itertools.product(("2:4", "block:2x2"), ("score", "random")):
         seen: list[ntksap.Masks] = []
         how = {"rounds": 4, "pattern": pattern, "places": places, **case.source()}
         if places == "score":
@@ -146,7 +146,17 @@ def test_a_pattern_that_allows_less_than_asked_keeps_what_it_allows_and_says_so(
         ("magnitude", {"pattern": "2-4"}, "unknown pattern"),
         ("magnitude", {"rescale": "twice"}, "Known: layer, none, unit"),
         ("magnitude", {"allocation": "erk", "scope": "global"}, "omit scope"),
-        ("magnitude", {"allocation": "erk", "places": "balanced", "pattern": "channel"}, "contradict"),
+        ("magnitude", {"allocation": "erk", "places": "balanced", "pattern": "transposable-2:4"}, "contradict"),
+        ("magnitude", {"places": "balanced", "pattern": "channel"}, "contradict"),
+        ("magnitude", {"allocation": "erk", "pattern": "channel"}, "several layers at once"),
+        ("magnitude", {"scope": "layer", "pattern": "channel"}, "several layers at once"),
+        ("magnitude", {"floor": 2, "pattern": "channel"}, "at least one stays"),
+        ("magnitude", {"rescale": True, "pattern": "channel"}, "use rescale='unit'"),
+        ("magnitude", {"budget": "multiply-adds"}, "for whole channels"),
+        ("magnitude", {"round_to": 8}, "for whole channels"),
+        ("magnitude", {"budget": "flops", "pattern": "channel"}, "Known: multiply-adds, weights"),
+        ("magnitude", {"round_to": 0, "pattern": "channel"}, "at least 1"),
+        ("magnitude", {"pattern": "channel", "input_shape": None}, "pass input_shape="),
     ],
 )
 def test_what_cannot_be_combined_says_why(method: str, settings: dict, text: str):

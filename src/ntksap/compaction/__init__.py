@@ -6,9 +6,12 @@ from ntksap.compaction.plan import plan_compaction
 from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_recipe
 from ntksap.compaction.rules import Place, rule
 from ntksap.compaction.selection import channel_scores, select_channels
+from ntksap.compaction.selector import Budget, channel_selector, check_budget
 from ntksap.compaction.smaller import compact
+from ntksap.compaction.uses import weight_uses
 
 __all__ = [
+    "Budget",
     "ChannelGroup",
     "ChannelGroups",
     "Member",
@@ -17,6 +20,8 @@ __all__ = [
     "channel_groups",
     "channel_masks",
     "channel_scores",
+    "channel_selector",
+    "check_budget",
     "compact",
     "load_compact",
     "load_recipe",
@@ -24,4 +29,5 @@ __all__ = [
     "rule",
     "save_recipe",
     "select_channels",
+    "weight_uses",
 ]

@@ -20,8 +20,8 @@ from ntksap.pruning.arguments import (
     checked_whole,
     explain_input_failures,
 )
-from ntksap.pruning.masks import Masks
-from ntksap.pruning.patterns import Pattern, pattern_named
+from ntksap.pruning.masks import Masks, without_followers
+from ntksap.pruning.patterns import CHANNEL, Pattern, pattern_named
 from ntksap.pruning.places import PLACES
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
 from ntksap.pruning.regrowth import Regrow, Regrowth, check_regrows, moved
@@ -34,6 +34,7 @@ from ntksap.pruning.selector import Selector
 from ntksap.pruning.sparse_file import load_sparse, save_sparse
 
 __all__ = [
+    "CHANNEL",
     "CHECKS",
     "PLACES",
     "RULES",
@@ -79,4 +80,5 @@ __all__ = [
     "schedule_named",
     "select",
     "shuffled",
+    "without_followers",
 ]

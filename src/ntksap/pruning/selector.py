@@ -115,18 +115,22 @@ class Selector:
         kept = max(sum(least), min(self.kept(round), sum(alive.values())))
         return dict(zip(final, apportion(kept, quotas, least, [alive[name] for name in final]), strict=True))
 
-    def placed(self, places: str, seed: int, counts: Mapping[str, int] | None = None) -> Masks:
+    def placed(self, places: str, seed: int, like: Mapping[str, Tensor] | None = None) -> Masks:
         """Return final masks that no scores decide: ``"random"`` or ``"balanced"`` places, see `ntksap.pruning.places`.
 
-        ``counts``: what each layer keeps, by default the allocation.
+        ``like``: masks that keep as much of each layer; by default the allocation says how much.
         """
-        counts = self._counts if counts is None else self.fitted(counts)
+        counts = self._counts if like is None else self.fitted({name: int(mask.sum()) for name, mask in like.items()})
         assert counts is not None
         if places == "balanced":
             return Masks(balanced_masks(counts, self.views, self.pattern, seed))
         scores = random_scores({name: self.views[name] for name in counts}, seed)
         kept = sum(counts.values())
         return Masks(select(scores, kept, counts=counts, pattern=self.pattern, views=self.views))
+
+    def completed(self, masks: Masks) -> Masks:
+        """Return final masks with all that belongs to them, which here is nothing more."""
+        return masks
 
     def facts(self) -> dict[str, Any]:
         """Return what is worth knowing about final masks: their allocation, and what their pattern made of it."""

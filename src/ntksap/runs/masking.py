@@ -12,7 +12,7 @@ from ntksap._base import ALONE, CollapseWarning, MaskError, Ranks
 from ntksap._prune import prune
 from ntksap.data import Dataset, pruning_batches
 from ntksap.methods import method_named
-from ntksap.pruning import Data, MakeInputs, Masks, shuffled
+from ntksap.pruning import CHANNEL, Data, MakeInputs, Masks, shuffled
 from ntksap.runs.folder import OnProgress, Place, Progress
 from ntksap.runs.settings import Pruning
 from ntksap.training import Recipe
@@ -76,12 +76,14 @@ def make_masks(
             seed=pruning.seed,
             rounds=pruning.rounds,
             schedule=pruning.schedule,
-            scope=None if pruning.allocation else pruning.scope,
+            scope=None if pruning.allocation or pruning.pattern == CHANNEL else pruning.scope,
             floor=pruning.floor,
             allocation=pruning.allocation or None,
             places=pruning.places,
             pattern=pruning.pattern or None,
             rescale=pruning.rescale,
+            budget=pruning.budget,
+            round_to=pruning.round_to,
             init=pruning.init,
             precision=pruning.precision,
             device=place.device,
