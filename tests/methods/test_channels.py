@@ -139,6 +139,11 @@ def test_numbers_of_channels_are_round_in_every_round_and_never_rise():
     assert set(seen[0]) == set(masks.prunable)  # what follows comes with the last round
 
 
+def test_without_inputs_there_is_no_graph_to_read():
+    with pytest.raises(ntksap.InputError, match="pass input_shape="):
+        prune(wide(), input_shape=None)
+
+
 def test_random_places_keep_the_same_widths():
     model = wide()
     masks = prune(model, seed=3)

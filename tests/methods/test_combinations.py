@@ -156,7 +156,6 @@ def test_a_pattern_that_allows_less_than_asked_keeps_what_it_allows_and_says_so(
         ("magnitude", {"round_to": 8}, "for whole channels"),
         ("magnitude", {"budget": "flops", "pattern": "channel"}, "Known: multiply-adds, weights"),
         ("magnitude", {"round_to": 0, "pattern": "channel"}, "at least 1"),
-        ("magnitude", {"pattern": "channel", "input_shape": None}, "pass input_shape="),
     ],
 )
 def test_what_cannot_be_combined_says_why(method: str, settings: dict, text: str):
