@@ -17,6 +17,8 @@ SMALL = {
     "ntk-sap": {"draws": 1, "batch": 4},
     "ntk-sap-s": {"draws": 1, "batch": 4},
     "ntt": {"prune_lr": 0.05, "refresh": 1, "epoch_steps": 1},
+    "hutchinson": {"probes": 1},
+    "dpai": {"steps": 2},
 }
 PATTERNS = [None, "2:4", "1:3", "transposable-2:4", "block:2x2", "fan-in", "channel"]
 RULES = [None, "uniform", "equal", "erk", "ntk-sap"]
@@ -32,7 +34,7 @@ each_pattern = pytest.mark.parametrize("pattern", PATTERNS)
 
 def prune(case: Case, method: str, sparsity: float = 0.7, **settings) -> ntksap.Masks:
     rounds = min(METHODS[method].rounds, 2)
-    settings = {"rounds": rounds, "data": case.batches(), **SMALL.get(method, {}), **settings}
+    settings = {"rounds": rounds, **case.needs(METHODS[method]), **SMALL.get(method, {}), **settings}
     return ntksap.prune(case.module(), sparsity, method, **case.source(), **settings)
 
 

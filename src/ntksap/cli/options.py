@@ -57,6 +57,9 @@ class KeepArguments:
     output, input and position of a kernel."""
     pattern: Annotated[str | None, tyro.conf.arg(metavar="N:M|transposable-2:4|block:RxC|fan-in|channel")] = None
     """Which weights live or die together, or exclude each other."""
+    degree_decay: float = 0.0
+    """How much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`; 0.2 keeps more
+    units alive."""
     rescale: bool = False
     """Multiply the kept weights of each layer by 1/√density before training."""
 
@@ -66,6 +69,7 @@ class KeepArguments:
             "allocation": self.allocation or "",
             "places": self.places,
             "pattern": self.pattern or "",
+            "degree_decay": self.degree_decay,
             "rescale": self.rescale,
         }
 

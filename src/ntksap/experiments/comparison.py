@@ -45,6 +45,7 @@ def compare(
     allocation: str | None = None,
     places: Literal["score", "random", "balanced"] = "score",
     pattern: str | None = None,
+    degree_decay: float = 0.0,
     rescale: bool = False,
     out: str | Path = "runs",
     data_dir: str | Path | None = None,
@@ -82,6 +83,7 @@ def compare(
         places: which weights of a layer are kept: by the method's score, at random, or at random with the same number
             in every output, input and position of a kernel.
         pattern: which weights live or die together, or exclude each other, see `ntksap.prune`.
+        degree_decay: how much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`.
         rescale: multiply the kept weights of each layer by 1/√density before training.
         out: the folder for the runs, ``table.csv``, ``results.json``, ``accuracy.png``, ``.svg`` and ``report.html``.
         data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
@@ -111,6 +113,7 @@ def compare(
         allocation=allocation or "",
         places=places,
         pattern=pattern or "",
+        degree_decay=degree_decay,
         rescale=rescale,
     )
     usable_device(device)

@@ -31,6 +31,7 @@ from ntksap.pruning.sanity import CHECKS, Sanity, shuffled
 from ntksap.pruning.schedules import Schedule, density_of, kept_of, schedule_named
 from ntksap.pruning.selection import select
 from ntksap.pruning.selector import Selector
+from ntksap.pruning.trainer import Train, trainer_of
 
 __all__ = [
     "CHECKS",
@@ -53,6 +54,7 @@ __all__ = [
     "Score",
     "Selector",
     "Shapes",
+    "Train",
     "allocation_of",
     "blocks_of",
     "check_data",
@@ -76,4 +78,5 @@ __all__ = [
     "schedule_named",
     "select",
     "shuffled",
+    "trainer_of",
 ]

@@ -57,6 +57,7 @@ class Pruning:
     places: str = "score"
     pattern: str = ""
     rescale: Rescale = "none"
+    degree_decay: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +137,7 @@ def pruning_for(
     places: str = "score",
     pattern: str = "",
     rescale: bool | str = "none",
+    degree_decay: float = 0.0,
     recipe: Recipe | None = None,
 ) -> Pruning:
     """Return checked settings of a pruning, with the method's defaults filled in (some of them from the recipe)."""
@@ -144,12 +146,15 @@ def pruning_for(
     if method not in METHODS:
         raise unknown("method", method, [*METHODS, DENSE])
     chosen = method_named(method)
-    density_of(sparsity)
+    density = density_of(sparsity)
     schedule_named(schedule or chosen.schedule)
     chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
-    check_combination(chosen, scope, places, allocation or None, pattern or None, rescale, sanity == "invert")
+    inverted = sanity == "invert"
+    check_combination(chosen, scope, places, allocation or None, pattern or None, rescale, inverted, degree_decay)
+    if chosen.allocation and scope is None:
+        allocation = allocation or chosen.allocation
     if sanity == "shuffle" and (places != "score" or pattern):
         raise InputError("shuffle moves masks to random places, whatever places and pattern say: use places='random'")
     floor_of(floor, 1)  # raises
@@ -161,7 +166,7 @@ def pruning_for(
         sparsity=sparsity,
         seed=seed,
         sanity=sanity,  # type: ignore[arg-type]
-        rounds=chosen.rounds if rounds is None else rounds,
+        rounds=chosen.rounds_at(density) if rounds is None else rounds,
         schedule=schedule or chosen.schedule,
         scope=scope or chosen.scope,
         floor=floor,
@@ -178,6 +183,7 @@ def pruning_for(
         places=places,
         pattern=pattern,
         rescale=rescale_named(rescale),
+        degree_decay=degree_decay,
     )
 
 
