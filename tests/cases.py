@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -118,6 +119,21 @@ def token_inputs(batch: int, generator: torch.Generator) -> dict[str, Any]:
     return {"ids": torch.randint(CLASSES, (batch, 4), generator=generator), "scale": 1.5}
 
 
+def train(
+    module: nn.Module, masks: Any, data: list[tuple[Any, Tensor]], epochs: int = 2, lr: float = 0.1
+) -> Iterator[None]:
+    """Train as a user would who has never heard of this package."""
+    module.eval()  # no dropout, so that nothing is drawn
+    optimizer = torch.optim.SGD(module.parameters(), lr, momentum=0.9)
+    for _ in range(epochs):
+        for inputs, labels in data:
+            args, kwargs = arguments(inputs)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(first_tensor(module(*args, **kwargs)), labels).backward()
+            optimizer.step()
+        yield
+
+
 @dataclass(frozen=True)
 class Case:
     name: str
@@ -137,21 +153,10 @@ class Case:
         make = self.inputs or (lambda n, g: torch.randn(n, *(self.input_shape or ()), generator=g))
         return [(make(size, generator), torch.randint(CLASSES, (size,), generator=generator)) for _ in range(count)]
 
-    def train(self, module: nn.Module, masks: Any, epochs: int = 2, lr: float = 0.1) -> Iterator[None]:
-        """Train as a user would who has never heard of this package."""
-        module.eval()  # no dropout, so that nothing is drawn
-        optimizer = torch.optim.SGD(module.parameters(), lr, momentum=0.9)
-        for _ in range(epochs):
-            for inputs, labels in self.batches():
-                args, kwargs = arguments(inputs)
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(first_tensor(module(*args, **kwargs)), labels).backward()
-                optimizer.step()
-            yield
-
     def needs(self, method: Method) -> dict[str, Any]:
         """What a method is given beside the inputs: data, or a training."""
-        return {"train": self.train} if method.trains else {"data": self.batches()}
+        data = self.batches()
+        return {"train": partial(train, data=data)} if method.trains else {"data": data}
 
 
 CASES = [

@@ -21,7 +21,7 @@ SMALL = {
     "dpai": {"steps": 8},
 }
 LOOK_AT_NOTHING = ("random", "random-erk")
-NEVER_EVALUATE = (*LOOK_AT_NOTHING, "magnitude", "magnitude-erk", "phew", "imp")  # imp trains, by a loop of the user's
+NEVER_EVALUATE = (*LOOK_AT_NOTHING, "magnitude", "magnitude-erk", "imp")  # imp trains, by a loop of the user's
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ntksap.ApproximationWarning"),  # tested in test_homogeneity

@@ -7,13 +7,17 @@ from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_rec
 from ntksap.compaction.rules import Place, rule
 from ntksap.compaction.selection import channel_scores, select_channels
 from ntksap.compaction.smaller import compact
+from ntksap.compaction.steps import ANYWHERE, Kernels, Step, read_steps
 
 __all__ = [
+    "ANYWHERE",
     "ChannelGroup",
     "ChannelGroups",
+    "Kernels",
     "Member",
     "Place",
     "Recipe",
+    "Step",
     "channel_groups",
     "channel_masks",
     "channel_scores",
@@ -21,6 +25,7 @@ __all__ = [
     "load_compact",
     "load_recipe",
     "plan_compaction",
+    "read_steps",
     "rule",
     "save_recipe",
     "select_channels",

@@ -12,6 +12,7 @@ from ntksap.methods.missing_derivatives import explain_failures
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.ntk_sap_analytic import ntk_sap_analytic
 from ntksap.methods.ntt import ntt
+from ntksap.methods.phew import phew
 from ntksap.methods.prospr import prospr
 from ntksap.methods.px import px
 from ntksap.methods.random import random
@@ -61,6 +62,8 @@ register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling:
                 rounds=20, data="none", weight_agnostic=True))
 register(Method("hutchinson", hutchinson, "keep what changes the loss most, to second order", data="training set",
                 batch=128, draws=True))
+register(Method("phew", None, "keep what random walks along large weights meet first", pruner=phew, data="none",
+                draws=True))
 register(Method("dpai", None, "train a mask to many paths, and to many units and kernels on them", pruner=dpai,
                 rounds=20, schedule="one-shot", allocation="erk", data="none", weight_agnostic=True, regrow=True,
                 homogeneous=True))

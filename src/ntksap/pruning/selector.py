@@ -117,6 +117,12 @@ class Selector:
             )
         )
 
+    def satisfied(self, ranked: Mapping[str, int], round: int) -> bool:
+        """Return whether so many ranked weights in each layer are enough to choose a round's masks from."""
+        if self._counts is None:
+            return sum(ranked.values()) >= self.kept(round)
+        return all(ranked[name] >= count for name, count in self._at(round, None).items())
+
     def _at(self, round: int, within: Mapping[str, Tensor] | None) -> dict[str, int]:
         """Return what each layer keeps after a round: between its final number and what it still has."""
         final = self._counts
