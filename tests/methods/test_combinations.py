@@ -163,3 +163,14 @@ def test_the_masks_of_the_paper_are_as_they_were_without_any_of_this():
     weights = torch.cat([p.detach().abs().flatten() for n, p in case.module().named_parameters() if n in masks])
     kept = torch.cat([masks[name].flatten() for name in masks])
     assert weights[kept].min() >= weights[~kept].max()
+
+
+@pytest.mark.parametrize("method", ["random", "magnitude"])
+def test_a_method_with_an_allocation_of_its_own_is_the_plain_one_inside_it(method: str):
+    case = BY_NAME["conv-bn"]
+    own = prune(case, f"{method}-erk")
+    assert own == prune(case, method, allocation="erk")
+    assert own.info["allocation"] == "erk"
+    assert prune(case, f"{method}-erk", allocation="uniform") == prune(case, method, allocation="uniform")
+    for scope in ("global", "layer"):
+        assert prune(case, f"{method}-erk", scope=scope) == prune(case, method, scope=scope)

@@ -93,13 +93,12 @@ def paths(
     }
     with _NormsLeftOut():
         number = net(leaves, inputs, norm=identity).sum()
-    slope = net.gradient(number, leaves)
     value = float(number.detach())
     if not math.isfinite(value):
         raise InputError("dpai cannot count the paths of this net: their number is beyond all bounds")
     if value <= 0:
-        return None, {name: gradient / small for name, gradient in slope.items()}
-    return math.log10(value) - math.log10(small), {name: gradient / value for name, gradient in slope.items()}
+        return None, net.gradient(number / small, leaves)
+    return math.log10(value) - math.log10(small), net.gradient(number.log(), leaves)
 
 
 def direction(slope: Tensor, mask: Tensor, view: WeightView, alpha: float, beta: float) -> Tensor:
