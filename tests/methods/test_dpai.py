@@ -69,7 +69,9 @@ def test_the_whole_loop_is_adam_along_that_direction_inside_erk():
     steps, lr = 24, 0.05
     plan = ntksap.allocate(model, 0.7, "erk")
     assert dict(plan) == dict(allocation_of(shapes, 0.3, {n: float(sum(s)) for n, s in shapes.items()}))
-    score = {n: torch.randn(s, generator=generator_of(0, 1, "score", n), dtype=torch.float64) for n, s in shapes.items()}
+    score = {
+        n: torch.randn(s, generator=generator_of(0, 1, "score", n), dtype=torch.float64) for n, s in shapes.items()
+    }
     mean, square = ({n: torch.zeros(s, dtype=torch.float64) for n, s in shapes.items()} for _ in range(2))
 
     def largest():

@@ -52,7 +52,8 @@ def test_it_is_the_explicit_hessian_between_random_signs(case):
     for probe in range(3):  # the third takes the first batch again
         z = torch.cat(
             [
-                torch.randint(2, net.weights[n].shape, generator=generator_of(0, 1, "signs", probe, n)).flatten() * 2 - 1
+                torch.randint(2, net.weights[n].shape, generator=generator_of(0, 1, "signs", probe, n)).flatten() * 2
+                - 1
                 for n in net.prunable
             ]
         ).double()

@@ -93,7 +93,7 @@ def test_what_cannot_be_done_is_said():
             module[2].weight += 0.01
         yield
 
-    with pytest.raises(ntksap.InputError, match="trained for 2 epochs, but rewind_epoch is 3"):
+    with pytest.raises(ntksap.InputError, match="level 1 was trained for 2 epochs, but rewind_epoch is 3"):
         ntksap.prune(case.module(), 0.5, "imp", train=partial(train, data=case.batches()), rewind_epoch=3)
     with pytest.raises(ntksap.InputError, match="trained for 0 epochs"):
         ntksap.prune(case.module(), 0.5, "imp", train=never)

@@ -34,18 +34,19 @@ def cnn():
 
 
 def walked(model, shape, kept):
-    """The kernels that walks along a chain of layers meet first, until so many weights are kept, and what is missing."""
+    """The kernels that walks along a chain of layers meet first, until so many weights are kept, and what lacks."""
     sizes = {}
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            sizes[name] = parameter.detach().abs().flatten(2).sum(2) if parameter.dim() > 2 else parameter.detach().abs()
+            sizes[name] = (
+                parameter.detach().abs().flatten(2).sum(2) if parameter.dim() > 2 else parameter.detach().abs()
+            )
     names, matrices = list(sizes), list(sizes.values())
     order: dict[tuple[str, int, int], int] = {}
     masks = {name: torch.zeros(matrix.shape, dtype=torch.bool) for name, matrix in sizes.items()}
     draws = 3 * len(read_steps(model, torch.zeros(1, *shape, dtype=torch.float64)))
     tables = [
-        torch.rand(WALKS, draws, generator=generator_of(3, 1, "walks", 0, side), dtype=torch.float64)
-        for side in (0, 1)
+        torch.rand(WALKS, draws, generator=generator_of(3, 1, "walks", 0, side), dtype=torch.float64) for side in (0, 1)
     ]
     for walk in range(2 * WALKS):
         numbers = iter(tables[walk % 2][walk // 2].tolist())

@@ -50,7 +50,7 @@ def run_compare(
         recipe_settings: Settings of the recipe to replace.
         keep: How many weights each layer keeps, which of them, and in which pattern; the same for all methods.
         model: A model from the table.
-        methods: Names from `ntksap methods` with commas between them, or all.
+        methods: Names from `ntksap methods` with commas between them, or all (but imp, which trains again and again).
         sparsities: Shares of prunable weights to remove, with commas between them.
         seeds: Seeds, with commas between them.
         recipe: How to train: a name from the package (quick, cifar10-resnet20, …), or your own TOML file.

@@ -94,8 +94,8 @@ def split_list(text: str) -> list[str]:
 
 
 def choose_methods(text: str) -> list[str]:
-    """Return the names in ``text``, or all."""
-    return list(METHODS) if text == "all" else split_list(text)
+    """Return the names in ``text``; all of them but those that train the network again and again for "all"."""
+    return [name for name, method in METHODS.items() if not method.trains] if text == "all" else split_list(text)
 
 
 def parse_numbers(kind: type[Any], what: str, text: str) -> list[Any]:

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from ntksap._base import InputError
 from ntksap.compaction.graph import operator_name, read_graph
-from ntksap.compaction.ids import Axes, Ints
+from ntksap.compaction.ids import Ints
 from ntksap.compaction.links import Links, link
 from ntksap.net import Inputs, first_tensor, unwrap
 
@@ -104,8 +104,9 @@ class _Returning(nn.Module):
 def _units(links: Links, node: fx.Node) -> Ints:
     axes = links.axes[node]
     ids = [own for one in (axes if isinstance(axes, list) else [axes]) for own in one.ids if own.any()]
-    found = np.unique(links.units.roots(np.concatenate(ids))) if ids else np.zeros(0, np.int64)
-    return found[found != ANYWHERE]
+    found: Ints = np.unique(links.units.roots(np.concatenate(ids))) if ids else np.zeros(0, np.int64)
+    known: Ints = found[found != ANYWHERE]
+    return known
 
 
 def _kernels(links: Links, node: fx.Node, number: dict[fx.Node, int]) -> Kernels | None:
@@ -115,11 +116,12 @@ def _kernels(links: Links, node: fx.Node, number: dict[fx.Node, int]) -> Kernels
     if place is None:
         return None
     signal, weight = node.args[place - 1], node.args[place]
-    stored = isinstance(weight, fx.Node) and links.graph.stored.get(weight) in links.parameters
-    if not stored or signal not in number or not isinstance(links.axes[node], Axes):
+    if not isinstance(signal, fx.Node) or not isinstance(weight, fx.Node) or signal not in number:
         return None
-    name = links.graph.stored[weight].removeprefix("inner.")  # type: ignore[index]
+    name = links.graph.stored.get(weight, "")
+    if name not in links.parameters:
+        return None
     dim = len(links.axes[signal].ids) - len(links.axes[weight].ids) + 1 if "conv" in operator else -1
-    groups = node.args[6] if len(node.args) > 6 else node.kwargs.get("groups", 1)
-    roots = links.units.roots
-    return Kernels(name, roots(links.axes[signal].ids[dim]), roots(links.axes[node].ids[dim]), int(groups))  # type: ignore[arg-type]
+    groups: Any = node.args[6] if len(node.args) > 6 else node.kwargs.get("groups", 1)
+    inputs, outputs = (links.units.roots(links.axes[one].ids[dim]) for one in (signal, node))
+    return Kernels(name.removeprefix("inner."), inputs, outputs, int(groups))

@@ -35,10 +35,6 @@ __all__ = [
 # fmt: off
 register(Method("random", random, "keep weights at random", data="none", weight_agnostic=True))
 register(Method("magnitude", magnitude, "keep the largest initial weights", data="none"))
-register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK has it", data="none",
-                weight_agnostic=True, allocation="erk"))
-register(Method("magnitude-erk", magnitude, "keep the largest initial weights, in each layer as many as ERK has it",
-                data="none", allocation="erk"))
 register(Method("mag-1epoch", mag_1epoch, "keep what is largest after one epoch of training", data="training set",
                 from_recipe={"prune_lr": "lr", "prune_momentum": "momentum", "prune_weight_decay": "weight_decay"}))
 register(Method("snip", snip, "keep what changes the loss most"))
@@ -60,13 +56,16 @@ register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds
                 data="none", weight_agnostic=True, splits=True))
 register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
                 rounds=20, data="none", weight_agnostic=True))
+register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK has it", data="none",
+                weight_agnostic=True, allocation="erk"))
+register(Method("magnitude-erk", magnitude, "keep the largest initial weights, in each layer as many as ERK has it",
+                data="none", allocation="erk"))
 register(Method("hutchinson", hutchinson, "keep what changes the loss most, to second order", data="training set",
                 batch=128, draws=True))
 register(Method("phew", None, "keep what random walks along large weights meet first", pruner=phew, data="none",
                 draws=True))
 register(Method("dpai", None, "train a mask to many paths, and to many units and kernels on them", pruner=dpai,
-                rounds=20, schedule="one-shot", allocation="erk", data="none", weight_agnostic=True, regrow=True,
-                homogeneous=True))
+                rounds=20, schedule="one-shot", allocation="erk", data="none", weight_agnostic=True, regrow=True))
 register(Method("imp", None, "train, remove the smallest weights, rewind the others, and again", pruner=imp, rounds=18,
                 rate=0.2, data="training", returns_weights=True, from_recipe={"level_epochs": "epochs"}))
 # fmt: on

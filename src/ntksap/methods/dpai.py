@@ -60,11 +60,11 @@ def dpai(
 
     for index in range(begin, rounds + 1):
         for step in range(steps * (index - 1) // rounds, steps * index // rounds):
-            masks = largest(index).to(net.device)
-            _, slope = paths(net, masks, probe, dtype)
+            kept = largest(index).to(net.device)
+            _, slope = paths(net, kept, probe, dtype)
             adam.param_groups[0]["lr"] = prune_lr * 0.5 ** ((2 * step >= steps) + (4 * step >= 3 * steps))
             for name, tensor in scores.items():
-                ascent = direction(slope[name], masks[name], selector.views[name], alpha, beta)
+                ascent = direction(slope[name], kept[name], selector.views[name], alpha, beta)
                 tensor.grad = -tensor.detach().sign() * ascent
             adam.step()
         masks = largest(index, -1 if invert else 1)

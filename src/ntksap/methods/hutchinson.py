@@ -52,7 +52,7 @@ def hutchinson(
 
 
 def _statistics(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:
-    """Return BatchNorm's statistics, each the mean over the batches of an epoch; nothing where there is no BatchNorm."""
+    """Return BatchNorm's statistics, the mean over the batches of an epoch; nothing where there is no BatchNorm."""
     if not net.norm_buffers():
         return {}
     weights = {**net.weights, **{name: net.weights[name] * masks[name] for name in net.prunable}}

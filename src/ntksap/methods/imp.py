@@ -21,8 +21,8 @@ def imp(
 ) -> Iterator[Masks]:
     """Train, remove the smallest weights, rewind the others, and again: the expensive upper bound.
 
-    Level t = 1…T: from w⁰⊙m_{t−1}, train; m_t keeps the round(d_t·N) largest of the trained |w| that m_{t−1} has. w⁰ is θ,
-    or what the dense training of level 1 has after ``rewind_epoch`` epochs, and comes with the masks. By default a
+    Level t = 1…T: train from w⁰⊙m_{t−1}; m_t keeps the round(d_t·N) largest of the trained |w| that m_{t−1} has. w⁰ is
+    θ, or what the dense training of level 1 has after ``rewind_epoch`` epochs, and comes with the masks. By default a
     level removes a fifth of what is left.
     """
     rounds = selector.rounds
@@ -37,7 +37,7 @@ def imp(
             if level == 1 and epoch == rewind_epoch:
                 anchor = trained
         if trained is None or (level == 1 and epoch < rewind_epoch):
-            raise InputError(f"a level was trained for {epoch} epochs, but rewind_epoch is {rewind_epoch}: train longer")
+            raise InputError(f"level {level} was trained for {epoch} epochs, but rewind_epoch is {rewind_epoch}")
         if level == 1 and rewind_epoch:
             start = anchor
         masks = selector.masks({name: sign * trained[name].abs() for name in net.prunable}, level, within=masks)

@@ -33,7 +33,7 @@ def phew(net: Net, probe: Probe, *, selector: Selector, invert: bool, after: Mas
 
 
 def walk_scores(net: Net, probe: Probe, selector: Selector) -> dict[str, Tensor]:
-    """Return scores above 1 for the weights that walks meet, the higher the earlier, and below 1, by size, for others."""
+    """Return scores above 1 for weights that walks meet, the higher the earlier; below 1, by size, for others."""
     steps = _steps(net, probe)
     layers = {number: step.kernels for number, step in enumerate(steps) if step.kernels is not None}
     views = weight_views({k.weight: tuple(net.weights[k.weight].shape) for k in layers.values()}, net._skeleton)
@@ -70,9 +70,7 @@ def _steps(net: Net, probe: Probe) -> tuple[Step, ...]:
     return steps
 
 
-def _batch(
-    walks: Walks, layers: dict[int, Kernels], probe: Probe, batch: int
-) -> Iterator[tuple[str, Ints, Ints]]:
+def _batch(walks: Walks, layers: dict[int, Kernels], probe: Probe, batch: int) -> Iterator[tuple[str, Ints, Ints]]:
     """Yield (weight, kernels that walks take, when) for walks in both directions, which count as made in turn."""
     for side, forward in enumerate((True, False)):
         generator = probe.at(1).generator("walks", batch, side)

@@ -19,7 +19,7 @@ class Choice:
 
     def __init__(self, keys: Ints, weights: Reals, count: int) -> None:
         """Take key and weight of each entry, and K; where all weights of a key are 0, its entries are all alike."""
-        self.totals = np.bincount(keys, weights, count)
+        self.totals: Reals = np.bincount(keys, weights, count).astype(np.float64)
         self._order = np.argsort(keys, kind="stable")
         weights = np.where(self.totals[keys] > 0, weights, 1.0)[self._order]
         self._ends = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count))])
@@ -53,7 +53,7 @@ class Side:
         return gains
 
     def draw(self, units: Ints, which: Reals, along: Reals) -> Ints:
-        """Return a connection for each unit: one of its channels (if anywhere: all alike), then one of the channel's."""
+        """Return a connection for each unit: of one of its channels (if anywhere: all alike), in proportion to size."""
         place, known = _find(self._known, units)
         own = self._channels.draw(place, which)
         channels = np.where(known & (units != ANYWHERE), own, (which * self._count).astype(np.int64))
@@ -160,7 +160,7 @@ class Walks:
             layer = self.layers[number]
             return (layer.behind if forward else layer.ahead).gain(units)
         _, known = _find(step.units, units)
-        present = (known | (units == ANYWHERE)).astype(np.float64)
+        present: Reals = (known | (units == ANYWHERE)).astype(np.float64)
         further = self.readers[number] if forward else step.sources
         if len(step.sources) != 1 or not further or (forward and step.ends):
             return present
@@ -172,5 +172,5 @@ def _find(known: Ints, units: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Return the place of each unit in the sorted ``known``, and whether it is there."""
     if not len(known):
         return np.zeros_like(units), np.zeros(len(units), np.bool_)
-    place = np.searchsorted(known, units).clip(max=len(known) - 1)
+    place: Ints = np.searchsorted(known, units).clip(max=len(known) - 1)
     return place, known[place] == units

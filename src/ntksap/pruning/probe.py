@@ -146,7 +146,7 @@ class Probe:
             raise InputError(f"data= has no batches in epoch {index + 1}{again}")
 
     def trained(self, weights: Mapping[str, Tensor], masks: Masks) -> Iterator[dict[str, Tensor]]:
-        """Yield the weights after each epoch of a training from ``weights`` under ``masks``, or raise if none trains."""
+        """Yield the weights after each epoch of a training from ``weights`` under ``masks``; raise if none trains."""
         if self.trainer is None:
             raise InputError(
                 "this method trains the network: pass train=, a function (module, masks) that trains the module and "

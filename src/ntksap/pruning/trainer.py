@@ -1,4 +1,4 @@
-"""Training as methods see it that train: whatever trains the network in the end, from given weights under given masks."""
+"""Training as methods see it: whatever trains the network in the end, from given weights under given masks."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping

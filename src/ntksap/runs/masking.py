@@ -126,10 +126,10 @@ def pruning_data(pruning: Pruning, data: Dataset, recipe: Recipe | None = None) 
 def _training(
     pruning: Pruning, data: Dataset | None, recipe: Recipe | None, place: Place, on_progress: OnProgress, ranks: Ranks
 ) -> Train:
-    """Return what trains a network as the run itself will, for ``train=`` of `ntksap.prune`; same images, same order."""
+    """Return what trains a network as the run itself will, on the same images: ``train=`` of `ntksap.prune`."""
     if data is None or recipe is None:
         raise InputError(
-            f"{pruning.method} trains the network again and again, so it needs data and a recipe: use `ntksap train` or "
+            f"{pruning.method} trains the network again and again and needs data and a recipe: use `ntksap train` or "
             "`ntksap compare`"
         )
     own = replace(recipe, epochs=pruning.options["level_epochs"] or recipe.epochs)
