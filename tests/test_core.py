@@ -41,7 +41,7 @@ assert ntksap.diagnose(model, masks, input_shape=shape).sentences()
 assert ntksap.ntk(model, torch.randn(2, *shape), masks).trace > 0
 batches = [(torch.randn(20, *shape), torch.arange(20) % 10)]
 options = {"ntt": {"epoch_steps": 1, "kernel": "projected", "projections": 2}, "ntk-sap": {"batch": 4},
-           "dpai": {"steps": 2}}
+           "dpai": {"round_steps": 2}}
 for name, method in ntksap.methods.METHODS.items():
     if name == "phew":
         continue  # torch.export imports filelock, which torch brings along but this script hides

@@ -18,7 +18,7 @@ SMALL = {
     "ntk-sap-s": {"draws": 1, "batch": 4},
     "ntt": {"prune_lr": 0.05, "refresh": 1, "epoch_steps": 1},
     "hutchinson": {"probes": 1},
-    "dpai": {"steps": 2},
+    "dpai": {"round_steps": 1},
 }
 PATTERNS = [None, "2:4", "1:3", "transposable-2:4", "block:2x2", "fan-in", "channel"]
 RULES = [None, "uniform", "equal", "erk", "ntk-sap"]

@@ -18,7 +18,7 @@ SMALL = {
     "ntk-sap-s": {"draws": 2, "batch": 8},
     "ntt": {"prune_lr": 0.05, "refresh": 1},
     "hutchinson": {"probes": 2},
-    "dpai": {"steps": 8},
+    "dpai": {"round_steps": 2},
 }
 LOOK_AT_NOTHING = ("random", "random-erk")
 NEVER_EVALUATE = (*LOOK_AT_NOTHING, "magnitude", "magnitude-erk", "imp")  # imp trains, by a loop of the user's

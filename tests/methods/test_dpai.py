@@ -91,9 +91,9 @@ def test_the_whole_loop_is_adam_along_that_direction_inside_erk():
             square[name] = 0.999 * square[name] + 0.001 * step_along**2
             unbiased = mean[name] / (1 - 0.9 ** (step + 1)), square[name] / (1 - 0.999 ** (step + 1))
             score[name] = score[name] - rate * unbiased[0] / (unbiased[1].sqrt() + 1e-8)
-    masks = ntksap.prune(model, 0.7, "dpai", input_shape=(5,), steps=steps, prune_lr=lr)
+    masks = ntksap.prune(model, 0.7, "dpai", input_shape=(5,), rounds=2, round_steps=steps // 2, prune_lr=lr)
     assert all(torch.equal(masks[name], mask) for name, mask in largest().items())
-    first = ntksap.prune(model, 0.7, "dpai", input_shape=(5,), steps=1, prune_lr=1e-9)
+    first = ntksap.prune(model, 0.7, "dpai", input_shape=(5,), rounds=1, round_steps=1, prune_lr=1e-9)
     assert masks != first  # it does move
 
 
@@ -101,7 +101,7 @@ def test_it_keeps_more_units_alive_than_chance_does():
     model = ntksap.models.build("lenet-5", input_shape=(1, 12, 12))
     shape = {"input_shape": (1, 12, 12)}
     alive = {}
-    for method, options in (("random-erk", {}), ("dpai", {"steps": 60, "prune_lr": 0.05})):
+    for method, options in (("random-erk", {}), ("dpai", {"rounds": 1, "round_steps": 60, "prune_lr": 0.05})):
         masks = ntksap.prune(model, 0.98, method, **shape, **options)
         alive[method] = sum(layer.live_channels for layer in ntksap.diagnose(model, masks, **shape).layers)
     assert alive["dpai"] > alive["random-erk"]

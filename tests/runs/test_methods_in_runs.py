@@ -17,7 +17,7 @@ from ntksap.training.recipe import Recipe, load_recipe
 from tests.runs.small_runs import outcome, small_settings
 
 NTT = {"rounds": 3, "options": {"epoch_steps": 2, "kernel": "projected", "projections": 2, "prune_lr": 0.01}}
-PLANS = {"ntt": NTT, "dpai": {"options": {"steps": 6}}, "imp": {"options": {"rewind_epoch": 1}}}
+PLANS = {"ntt": NTT, "dpai": {"options": {"round_steps": 2}}, "imp": {"options": {"rewind_epoch": 1}}}
 
 
 def test_a_run_trains_from_the_weights_that_ntt_chose(tmp_path):

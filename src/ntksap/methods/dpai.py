@@ -25,7 +25,7 @@ def dpai(
     selector: Selector,
     invert: bool,
     after: Masks | None,
-    steps: Annotated[int, "steps of Adam on the scores"] = 3000,
+    round_steps: Annotated[int, "steps of Adam on the scores in each round"] = 150,
     prune_lr: Annotated[float, "learning rate while pruning"] = 5e-3,
     alpha: Annotated[float, "share of a step that goes to units and kernels without paths (α)"] = 0.99,
     beta: Annotated[float, "share of that which goes to kernels, the rest to units (β)"] = 0.5,
@@ -40,12 +40,12 @@ def dpai(
         (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)].
 
     A unit is dead, as an output or an input of the layer at hand, if no path goes through it by way of that layer;
-    a kernel if none of its weights is kept. A round is a share of the steps.
+    a kernel if none of its weights is kept.
     """
-    rounds = selector.rounds
+    rounds, steps = selector.rounds, selector.rounds * round_steps
     begin = first_round(rounds, after)
-    if steps < 1 or prune_lr <= 0 or not 0 <= alpha <= 1 or not 0 <= beta <= 1:
-        raise InputError("steps must be at least 1, prune_lr above 0, alpha and beta from 0 to 1")
+    if round_steps < 1 or prune_lr <= 0 or not 0 <= alpha <= 1 or not 0 <= beta <= 1:
+        raise InputError("round_steps must be at least 1, prune_lr above 0, alpha and beta from 0 to 1")
     dtype = torch.float32 if net.device.type == "mps" else torch.float64
     scores = {name: _drawn(probe, name, net, dtype) for name in net.prunable}
     adam = torch.optim.Adam(scores.values(), prune_lr)
@@ -59,7 +59,7 @@ def dpai(
         return selector.masks({name: sign * tensor.detach().abs() for name, tensor in scores.items()}, round)
 
     for index in range(begin, rounds + 1):
-        for step in range(steps * (index - 1) // rounds, steps * index // rounds):
+        for step in range(round_steps * (index - 1), round_steps * index):
             kept = largest(index).to(net.device)
             _, slope = paths(net, kept, probe, dtype)
             adam.param_groups[0]["lr"] = prune_lr * 0.5 ** ((2 * step >= steps) + (4 * step >= 3 * steps))
