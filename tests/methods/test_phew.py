@@ -167,3 +167,12 @@ def test_what_it_cannot_walk_it_names():
 
     with pytest.raises(ntksap.InputError, match="phew walks along the module's graph, which cannot be read"):
         ntksap.prune(Branching(), 0.5, "phew", input_shape=(3,))
+
+
+def test_walks_stay_within_the_groups_of_a_convolution():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(4, 8, 3, groups=2), nn.GroupNorm(2, 8), nn.ReLU(), nn.ConvTranspose2d(8, 8, 3, groups=4)
+    model = nn.Sequential(*layers, nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.Flatten(), nn.Linear(8 * 9, 3))
+    masks = ntksap.prune(model, 0.8, "phew", input_shape=(4, 5, 5))
+    used = ntksap.diagnose(model, masks, input_shape=(4, 5, 5))
+    assert sum(layer.used for layer in used.layers) >= masks.kept - 9

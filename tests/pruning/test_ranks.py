@@ -9,7 +9,11 @@ from tests.processes.jobs import spawn
 from tests.processes.work import hashes, summed
 
 METHODS = ["magnitude", "synflow", "snip", "iterative-snip", "grasp", "ntk-sap", "hutchinson", "dpai"]
-SETTINGS = {"ntk-sap": {"draws": 5, "batch": 7, "perturbations": 2}, "hutchinson": {"probes": 3}, "dpai": {"round_steps": 3}}
+SETTINGS = {
+    "ntk-sap": {"draws": 5, "batch": 7, "perturbations": 2},
+    "hutchinson": {"probes": 3},
+    "dpai": {"round_steps": 3},
+}
 
 
 @pytest.mark.parametrize("leaves", [range(0, 1), range(0, 6), range(3, 8), range(5, 21), range(4, 4)])

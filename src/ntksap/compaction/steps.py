@@ -71,7 +71,7 @@ def read_steps(
     """
     module = _Returning(unwrap(model), output)
     graph = read_graph(module, example_inputs)
-    links = link(graph, module)
+    links = link(graph, module, apart=True)
     if links.unknown:
         raise InputError(
             f"there is no rule for {', '.join(links.unknown)}, so nobody knows which channels a signal takes there: "

@@ -51,7 +51,7 @@ class Selector:
     def __post_init__(self) -> None:
         if self.scope not in ("global", "layer"):
             raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
-        if not 0 <= self.degree_decay < math.inf:
+        if isinstance(self.degree_decay, bool | str) or not 0 <= self.degree_decay < math.inf:
             raise InputError(f"degree_decay is a number from 0 on, such as 0.2, not {self.degree_decay!r}")
         given = self.allocation
         if given is None and self.scope == "layer":
