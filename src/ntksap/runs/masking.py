@@ -132,7 +132,8 @@ def _training(
             f"{pruning.method} trains the network again and again and needs data and a recipe: use `ntksap train` or "
             "`ntksap compare`"
         )
-    own = replace(recipe, epochs=pruning.options["level_epochs"] or recipe.epochs)
+    # Levels hold their masks still; what a recipe regrows, it regrows in the training that follows.
+    own = replace(recipe.without_regrowth(), epochs=pruning.options["level_epochs"] or recipe.epochs)
 
     def epochs(module: nn.Module, masks: Masks) -> Iterator[object]:
         state = TrainState(
