@@ -24,6 +24,7 @@ from ntksap.pruning import (
     Masks,
     Probe,
     Selector,
+    Train,
     allocation_of,
     check_data,
     check_inputs,
@@ -37,6 +38,7 @@ from ntksap.pruning import (
     pattern_named,
     rescale_named,
     schedule_named,
+    trainer_of,
 )
 
 
@@ -115,6 +117,7 @@ def prune(
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
     data: Data | None = None,
+    train: Train | None = None,
     seed: int = 0,
     rounds: int | None = None,
     schedule: str | None = None,
@@ -125,6 +128,7 @@ def prune(
     pattern: str | None = None,
     budget: str = "weights",
     round_to: int = 1,
+    degree_decay: float = 0.0,
     rescale: bool | str = False,
     init: str | Initialiser = "kaiming_normal",
     output: Callable[[Any], Tensor] | None = None,
@@ -157,6 +161,8 @@ def prune(
         data: (inputs, labels) batches for the methods that need them (``ntksap methods`` tells): about ten samples of
             each class, or the whole training set, which is gone through once for each epoch and never held in memory.
             A function from the number of an epoch to its batches will also do.
+        train: (module, masks) → something after each epoch: trains the module, to which the masks are attached; for
+            methods that train (``imp``).
         seed: decides every draw; the same seed gives the same masks.
         rounds: how often to score and remove; the method's own by default.
         schedule: the density after each round, ``"exponential"``, ``"linear"`` or ``"one-shot"``; the method's own by
@@ -165,7 +171,7 @@ def prune(
         floor: weights that each layer keeps at least, as a number or, below 1, as a share; inside an allocation that is
             made here at least 1.
         allocation: how many weights each layer keeps: what `allocate` returned, or a rule for it. The method then
-            decides within each layer. By default its own scope does.
+            decides within each layer. By default its own allocation or scope does; a scope takes the former's place.
         places: which weights of a layer are kept, once their number is known: by the method's ``"score"``, at
             ``"random"``, or ``"balanced"``: every output, input and position of a kernel keeps the same number. With an
             allocation, the latter two score nothing.
@@ -178,6 +184,8 @@ def prune(
         budget: what the sparsity of ``"channel"`` is a share of: ``"weights"`` or ``"multiply-adds"``. What is left is
             at most that, and hardly less.
         round_to: with ``"channel"``, each group of coupled channels keeps a multiple of this many, or all.
+        degree_decay: c; each score is multiplied by (kept weights that leave its input · those that enter its
+            output)^(−c·log₁₀(1/density)) in each round, which keeps more units alive; WideTopo has 0.2.
         rescale: the masks are made to be attached with rescaling, see `Masks.attach`, which then does it by itself.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
         output: turns what the module returns into one tensor, see `Net`.
@@ -210,8 +218,11 @@ def prune(
     chosen = method_named(method)
     density = density_of(sparsity)
     _check_options(chosen, options)
+    if train is not None and not chosen.trains:
+        raise InputError(f"{method} does not train the network: omit train")
     how = rescale_named(rescale)
-    check_combination(chosen, scope, places, allocation, pattern, how, invert, floor, budget, round_to)
+    check_combination(chosen, scope, places, allocation, pattern, how, invert, floor, budget, round_to, degree_decay)
+    allocation = chosen.allocation if allocation is None and scope is None else allocation
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
     resolved = precision_of(model, precision)
@@ -248,7 +259,7 @@ def prune(
     shapes = {name: tuple(net.weights[name].shape) for name in net.prunable}
     when: dict[str, Any] = {
         "density": density,
-        "rounds": chosen.rounds if rounds is None else rounds,
+        "rounds": chosen.rounds_at(density) if rounds is None else rounds,
         "schedule": schedule_named(schedule or chosen.schedule),
     }
     if pattern == CHANNEL:
@@ -262,6 +273,7 @@ def prune(
             floor=floor,
             allocation=None if allocation is None else _fits(allocation, net, density),
             pattern=None if pattern is None else pattern_named(pattern),  # type: ignore[arg-type]  # not of channels
+            degree_decay=degree_decay,
         )
     if allocation is not None and places != "score":  # nothing is left for scores to decide
         states = iter([Masks(selector.placed(places, seed), {"round": 1, "rounds": 1})])
@@ -275,6 +287,7 @@ def prune(
             stream=chosen.streams,
             micro_batch=micro_batch,
             ranks=ranks,
+            trainer=None if train is None else trainer_of(model, train, seed),
         )
         states = chosen.pruner_with(options)(net, probe=probe, selector=selector, invert=invert, after=after)
         states = explain_failures(warn_of_bends(states, method) if chosen.homogeneous else states, method)
@@ -346,6 +359,7 @@ def check_combination(
     floor: Floor = 0,
     budget: str = "weights",
     round_to: int = 1,
+    degree_decay: float = 0.0,
 ) -> None:
     """Raise where settings of `prune` are unknown or contradict each other, and say why."""
     if places not in PLACES:
@@ -356,7 +370,7 @@ def check_combination(
         pattern_named(pattern)
     check_budget(budget, round_to)
     if pattern == CHANNEL:
-        _check_channels(scope, places, allocation, rescale, floor)
+        _check_channels(chosen, scope, places, allocation, rescale, floor, degree_decay)
     elif (budget, round_to) != ("weights", 1):
         raise InputError("budget and round_to are for whole channels (pattern='channel'): omit them")
     if allocation is not None and scope is not None:
@@ -365,12 +379,25 @@ def check_combination(
         raise InputError(f"{chosen.name} chooses weights for the places of its own mask: places must be 'score'")
     if chosen.returns_weights and rescale_named(rescale) != "none":
         raise InputError(f"{chosen.name} chooses the weights to start from itself: they cannot be rescaled as well")
+    if degree_decay and chosen.score is None:
+        raise InputError(f"degree_decay multiplies scores, and {chosen.name} has none: omit degree_decay")
     if invert and places != "score":
         raise InputError("invert keeps the lowest scores, and these places have none: omit one of the two")
 
 
-def _check_channels(scope: str | None, places: str, allocation: Rule | None, rescale: bool | str, floor: Floor) -> None:
+def _check_channels(
+    chosen: Method,
+    scope: str | None,
+    places: str,
+    allocation: Rule | None,
+    rescale: bool | str,
+    floor: Floor,
+    degree_decay: float,
+) -> None:
     """Raise where a setting counts the weights of single layers, since a channel takes weights from several at once."""
+    if chosen.allocation or degree_decay:
+        what = "degree_decay" if degree_decay else chosen.name
+        raise InputError(f"{what} is about single weights of a layer, and channels go as a whole: omit one of the two")
     if allocation is not None or scope is not None:
         raise InputError(
             "allocation and scope say how many weights each layer keeps, and a channel takes weights from several "

@@ -17,6 +17,8 @@ SMALL = {
     "ntk-sap": {"draws": 1, "batch": 4},
     "ntk-sap-s": {"draws": 1, "batch": 4},
     "ntt": {"prune_lr": 0.05, "refresh": 1, "epoch_steps": 1},
+    "hutchinson": {"probes": 1},
+    "dpai": {"round_steps": 1},
 }
 PATTERNS = [None, "2:4", "1:3", "transposable-2:4", "block:2x2", "fan-in"]
 RULES = [None, "uniform", "equal", "erk", "ntk-sap"]
@@ -32,7 +34,7 @@ each_pattern = pytest.mark.parametrize("pattern", PATTERNS)
 
 def prune(case: Case, method: str, sparsity: float = 0.7, **settings) -> ntksap.Masks:
     rounds = min(METHODS[method].rounds, 2)
-    settings = {"rounds": rounds, "data": case.batches(), **SMALL.get(method, {}), **settings}
+    settings = {"rounds": rounds, **case.needs(METHODS[method]), **SMALL.get(method, {}), **settings}
     return ntksap.prune(case.module(), sparsity, method, **case.source(), **settings)
 
 
@@ -170,3 +172,14 @@ def test_the_masks_of_the_paper_are_as_they_were_without_any_of_this():
     weights = torch.cat([p.detach().abs().flatten() for n, p in case.module().named_parameters() if n in masks])
     kept = torch.cat([masks[name].flatten() for name in masks])
     assert weights[kept].min() >= weights[~kept].max()
+
+
+@pytest.mark.parametrize("method", ["random", "magnitude"])
+def test_a_method_with_an_allocation_of_its_own_is_the_plain_one_inside_it(method: str):
+    case = BY_NAME["conv-bn"]
+    own = prune(case, f"{method}-erk")
+    assert own == prune(case, method, allocation="erk")
+    assert own.info["allocation"] == "erk"
+    assert prune(case, f"{method}-erk", allocation="uniform") == prune(case, method, allocation="uniform")
+    for scope in ("global", "layer"):
+        assert prune(case, f"{method}-erk", scope=scope) == prune(case, method, scope=scope)

@@ -52,7 +52,7 @@ def run_compare(
         recipe_settings: Settings of the recipe to replace.
         keep: How many weights each layer keeps, and which of them; the same for all methods.
         model: A model from the table.
-        methods: Names from `ntksap methods` with commas between them, or all.
+        methods: Names from `ntksap methods` with commas between them, or all (but imp, which trains again and again).
         sparsities: Shares of prunable weights to remove, with commas between them.
         patterns: Patterns, with commas between them: unstructured,channel,block:16x16,2:4. With several, or --thin,
             seconds of inference and of a training step and file sizes are measured after the runs.

@@ -55,6 +55,9 @@ class ChooseArguments:
     places: Literal["score", "random", "balanced"] = "score"
     """Which weights of a layer (or which channels) are kept: by the method's score, at random, or at random with the
     same number in every output, input and position of a kernel."""
+    degree_decay: float = 0.0
+    """How much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`; 0.2 keeps more
+    units alive."""
     rescale: bool = False
     """Multiply the kept weights of each layer by 1/√density before training."""
     budget: Literal["weights", "multiply-adds"] = "weights"
@@ -99,8 +102,8 @@ def split_list(text: str) -> list[str]:
 
 
 def choose_methods(text: str) -> list[str]:
-    """Return the names in ``text``, or all."""
-    return list(METHODS) if text == "all" else split_list(text)
+    """Return the names in ``text``; all of them but those that train the network again and again for "all"."""
+    return [name for name, method in METHODS.items() if not method.trains] if text == "all" else split_list(text)
 
 
 def parse_numbers(kind: type[Any], what: str, text: str) -> list[Any]:

@@ -41,7 +41,13 @@ class ChannelSelector(Selector):
     budget: str
     round_to: int
 
-    def masks(self, scores: Mapping[str, Tensor], round: int, within: Mapping[str, Tensor] | None = None) -> Masks:
+    def masks(
+        self,
+        scores: Mapping[str, Tensor],
+        round: int,
+        within: Mapping[str, Tensor] | None = None,
+        present: Mapping[str, Tensor] | None = None,
+    ) -> Masks:
         """Return the masks of the prunable weights after a round; a unit's score is the sum over weights still kept."""
         if within is not None:
             scores = {name: values * within[name].to(values.device) for name, values in scores.items()}

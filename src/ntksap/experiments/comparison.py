@@ -48,6 +48,7 @@ def compare(
     thin: bool = False,
     budget: Literal["weights", "multiply-adds"] = "weights",
     round_to: int = 1,
+    degree_decay: float = 0.0,
     rescale: bool = False,
     out: str | Path = "runs",
     data_dir: str | Path | None = None,
@@ -92,6 +93,7 @@ def compare(
         thin: beside them the thin network, the dense one with fewer channels in every layer, at each sparsity, and with
             the pattern ``"channel"`` random channels at the same widths.
         budget, round_to: of the pattern ``"channel"``, see `ntksap.prune`; the budget of the thin network, too.
+        degree_decay: how much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`.
         rescale: multiply the kept weights of each layer by 1/√density before training.
         out: the folder for the runs, ``table.csv``, ``results.json``, ``accuracy.png``, ``.svg`` and ``report.html``.
         data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
@@ -121,6 +123,7 @@ def compare(
         options=options,
         allocation=allocation or "",
         places=places,
+        degree_decay=degree_decay,
         rescale=rescale,
         patterns=patterns,
         thin=thin,

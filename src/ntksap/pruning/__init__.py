@@ -32,6 +32,7 @@ from ntksap.pruning.schedules import Schedule, density_of, kept_of, schedule_nam
 from ntksap.pruning.selection import select
 from ntksap.pruning.selector import Selector
 from ntksap.pruning.sparse_file import load_sparse, save_sparse
+from ntksap.pruning.trainer import Train, trainer_of
 
 __all__ = [
     "CHANNEL",
@@ -55,6 +56,7 @@ __all__ = [
     "Score",
     "Selector",
     "Shapes",
+    "Train",
     "allocation_of",
     "blocks_of",
     "check_data",
@@ -80,5 +82,6 @@ __all__ = [
     "schedule_named",
     "select",
     "shuffled",
+    "trainer_of",
     "without_followers",
 ]

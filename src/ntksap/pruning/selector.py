@@ -11,6 +11,7 @@ from ntksap._base import InputError
 from ntksap.net import WeightView
 from ntksap.pruning.allocation import Allocation, Floor, allocation_of, uniform
 from ntksap.pruning.apportion import apportion
+from ntksap.pruning.degrees import decayed
 from ntksap.pruning.group_selection import whole_groups
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.patterns import Cap, Pattern, Tie
@@ -32,6 +33,8 @@ class Selector:
         allocation: what each layer keeps in the end, {name: kept}; it keeps this in the pattern's units. In round t a
             layer of final density d_l has about the schedule's density for d_l.
         pattern: what is tied together or excludes each other.
+        degree_decay: c; in round t scores are multiplied by (degree product)^(−c·log₁₀(1/d_t)), see
+            `ntksap.pruning.degrees`. 0: they are taken as they are.
     """
 
     density: float
@@ -42,11 +45,14 @@ class Selector:
     floor: Floor = 0
     allocation: Mapping[str, int] | None = None
     pattern: Pattern | None = None
+    degree_decay: float = 0.0
     _counts: dict[str, int] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.scope not in ("global", "layer"):
             raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
+        if isinstance(self.degree_decay, bool | str) or not 0 <= self.degree_decay < math.inf:
+            raise InputError(f"degree_decay is a number from 0 on, such as 0.2, not {self.degree_decay!r}")
         given = self.allocation
         if given is None and self.scope == "layer":
             shapes = {name: view.shape for name, view in self.views.items()}
@@ -82,9 +88,21 @@ class Selector:
             return {n: min(g * u, s) for n, g, u, s in zip(counts, groups, units, sizes, strict=True)}
         return dict(counts)
 
-    def masks(self, scores: Mapping[str, Tensor], round: int, within: Mapping[str, Tensor] | None = None) -> Masks:
-        """Return the masks after a round, given its scores; ``within``: only weights that these still keep."""
+    def masks(
+        self,
+        scores: Mapping[str, Tensor],
+        round: int,
+        within: Mapping[str, Tensor] | None = None,
+        present: Mapping[str, Tensor] | None = None,
+    ) -> Masks:
+        """Return the masks after a round, given its scores.
+
+        ``within``: only weights that these still keep; ``present``: the masks before the round, for the degrees.
+        """
         kept = self.kept(round)
+        if self.degree_decay and present is not None:
+            exponent = self.degree_decay * math.log10(self.total / kept)
+            scores = {n: decayed(scores[n], present[n], view, exponent) for n, view in self.views.items()}
         counts = None if self._counts is None else self._at(round, within)
         return Masks(
             select(
@@ -98,6 +116,12 @@ class Selector:
                 loose=not self.is_final(round),
             )
         )
+
+    def satisfied(self, ranked: Mapping[str, int], round: int) -> bool:
+        """Return whether so many ranked weights in each layer are enough to choose a round's masks from."""
+        if self._counts is None:
+            return sum(ranked.values()) >= self.kept(round)
+        return all(ranked[name] >= count for name, count in self._at(round, None).items())
 
     def _at(self, round: int, within: Mapping[str, Tensor] | None) -> dict[str, int]:
         """Return what each layer keeps after a round: between its final number and what it still has."""
@@ -139,6 +163,8 @@ class Selector:
             facts["allocation"] = (
                 self.allocation.info.get("rule") if isinstance(self.allocation, Allocation) else "given"
             )
+        if self.degree_decay:
+            facts["degree_decay"] = self.degree_decay
         if self.pattern is not None:
             facts["pattern"] = self.pattern.name
             facts["asked"] = kept_of(self.density, self.total)

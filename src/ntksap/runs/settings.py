@@ -63,6 +63,7 @@ class Pruning:
     rescale: Rescale = "none"
     budget: Budget = "weights"
     round_to: int = 1
+    degree_decay: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,7 @@ def pruning_for(
     rescale: bool | str = "none",
     budget: str = "weights",
     round_to: int = 1,
+    degree_decay: float = 0.0,
     recipe: Recipe | None = None,
 ) -> Pruning:
     """Return checked settings of a pruning, with the method's defaults filled in (some of them from the recipe)."""
@@ -152,23 +154,15 @@ def pruning_for(
     if method not in METHODS:
         raise unknown("method", method, [*METHODS, DENSE, THIN])
     chosen = method_named(method)
-    density_of(sparsity)
+    density = density_of(sparsity)
     schedule_named(schedule or chosen.schedule)
     chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
-    check_combination(
-        chosen,
-        scope,
-        places,
-        allocation or None,
-        pattern or None,
-        rescale,
-        sanity == "invert",
-        floor,
-        budget,
-        round_to,
-    )
+    inverted, given = sanity == "invert", (allocation or None, pattern or None, rescale)
+    check_combination(chosen, scope, places, *given, inverted, floor, budget, round_to, degree_decay)
+    if chosen.allocation and scope is None:
+        allocation = allocation or chosen.allocation
     if sanity == "shuffle" and (places != "score" or pattern):
         raise InputError("shuffle moves masks to random places, whatever places and pattern say: use places='random'")
     floor_of(floor, 1)  # raises
@@ -180,7 +174,7 @@ def pruning_for(
         sparsity=sparsity,
         seed=seed,
         sanity=sanity,  # type: ignore[arg-type]
-        rounds=chosen.rounds if rounds is None else rounds,
+        rounds=chosen.rounds_at(density) if rounds is None else rounds,
         schedule=schedule or chosen.schedule,
         scope=scope or chosen.scope,
         floor=floor,
@@ -199,6 +193,7 @@ def pruning_for(
         rescale=rescale_named(rescale),
         budget=budget,  # type: ignore[arg-type]
         round_to=round_to,
+        degree_decay=degree_decay,
     )
 
 

@@ -27,7 +27,8 @@ COLOURS = {
     "thin": "#3c3c3c",
 }
 # For methods that the paper does not draw.
-_OTHERS = ("#7f4fc9", "#f08a24", "#3b7a57", "#8fa8d8", "#b5651d", "#00a37a", "#9c1f5c", "#6f8f00", "#c38fff", "#4d6f8f")
+_OTHERS = ("#7f4fc9", "#f08a24", "#3b7a57", "#8fa8d8", "#b5651d", "#00a37a", "#9c1f5c", "#6f8f00", "#c38fff", "#4d6f8f",
+           "#a8324a", "#5e5a00", "#2f4b7c", "#d4a373")  # fmt: skip
 # (in the page, in files)
 _MARKERS = (
     ("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("triangle-down", "v"), ("star", "*"),
