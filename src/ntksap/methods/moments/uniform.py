@@ -120,7 +120,7 @@ def _mixed(x: Moments, weight: Uniform) -> Tensor:
     """
     x = thinned(x)
     fields = torch.stack(torch.broadcast_tensors(x.square, x.cross, x.tangent, x.tangent_cross))
-    mix = torch.eye(4, dtype=fields.dtype, device=fields.device) * weight.scale + _SQUARES.to(fields)
+    mix = _EYE.to(fields) * weight.scale + _SQUARES.to(fields)
     return (mix * weight.density @ fields.flatten(1)).view(fields.shape)
 
 
@@ -130,6 +130,7 @@ def _repeated(fields: Tensor, shape: tuple[int, ...]) -> Moments:
     return Repeated(Moments(square, cross, tangent, tangent_cross, zero), torch.Size(shape))
 
 
+_EYE = torch.eye(4, dtype=torch.float64)
 _SQUARES = torch.tensor([[0.0] * 4, [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
 
 
