@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ntksap._base import InputError, unknown
 from ntksap.methods import METHODS, layer_densities
-from ntksap.net import Initialiser, Net, Selectors, kaiming_normal, prunable_names, shell, unwrap
+from ntksap.net import Initialiser, Net, Selectors, kaiming_normal, logit_layers, prunable_names, shell, unwrap
 from ntksap.pruning import (
     RULES,
     Allocation,
@@ -21,6 +21,7 @@ from ntksap.pruning import (
     allocation_of,
     classifier_of,
     density_of,
+    erk_logits,
     floor_of,
     kept_of,
     named_counts,
@@ -34,6 +35,7 @@ ALLOCATIONS: dict[str, str] = {
     "equal": "the same number everywhere, at most a layer's size",
     "erk": "Erdős–Rényi kernel: density ∝ Σ dims / Π dims of the weight",
     "erk+": "erk with the classifier dense",
+    "erk-logits": "erk, with the square root of the density in layers that make logits: queries, keys, the classifier",
     "ntk-sap": "NTK-SAP in closed form, one number per layer",
 }
 """The rules by name; beside them, the name of any method stands for the counts of its masks."""
@@ -95,6 +97,12 @@ def allocation_for(
             info=info,
             **bounds,  # type: ignore[arg-type]
         )
+    if rule == "erk-logits":
+        ones = Probe(input_shape=None if input_shape is None else tuple(input_shape), make_inputs=inputs).ones(
+            next(iter(unwrap(model).parameters())).dtype
+        )
+        quotas = erk_logits(shapes, density, logit_layers(model, ones, output))
+        return allocation_of(shapes, density, quotas, info=info, **bounds)  # type: ignore[arg-type]
     if rule == "erk+":
         name = classifier_of(shapes)
         if math.prod(shapes[name]) >= kept_of(density, sum(math.prod(shape) for shape in shapes.values())):

@@ -2,7 +2,7 @@
 
     python studies/transformers/language_model.py --out studies/transformers/results.jsonl
 
-carries out every run of the grid that is not in the results yet, one line of JSON each, on one thread; about 20 s per run.
+carries out every run of the grid that is not in the results yet, one line of JSON each, on one thread, in about 20 s.
 `--only TEXT` limits it to runs whose name contains the text; `--list` prints the names, `--table` what was found. Needs
 the extra `transformers`.
 """
@@ -31,20 +31,24 @@ WIDTH, LAYERS = 96, 4
 VALIDATION_BATCHES = 40
 SEEDS = (0, 1, 2)
 
-WAYS: dict[str, dict[str, Any]] = {
+MAIN: dict[str, dict[str, Any]] = {
     "uniform": {"method": "random", "allocation": "uniform"},
     "erk": {"method": "random", "allocation": "erk"},
-    "erk-balanced": {"method": "random", "allocation": "erk", "places": "balanced"},
-    "equal": {"method": "random", "allocation": "equal"},
-    "closed-form": {"method": "random", "allocation": "ntk-sap"},
-    "closed-form-blocks": {"method": "random", "allocation": "ntk-sap", "block_share": 1.0},
-    "magnitude": {"method": "magnitude"},
-    "magnitude-erk": {"method": "magnitude", "allocation": "erk"},
-    "snip": {"method": "snip"},
-    "snip-erk": {"method": "snip", "allocation": "erk"},
-    "ntk-sap": {"method": "ntk-sap", "init": "reset", "batch": 10},
-    "ntk-sap-analytic": {"method": "ntk-sap-analytic"},
+    "erk-logits": {"method": "random", "allocation": "erk-logits"},
 }
+OTHERS: dict[str, dict[str, Any]] = {
+    "closed-form": {"method": "random", "allocation": "ntk-sap"},
+    "ntk-sap": {"method": "ntk-sap", "init": "reset", "batch": 10},
+    "ntk-sap-erk-logits": {"method": "ntk-sap", "init": "reset", "batch": 10, "allocation": "erk-logits"},
+    "ntk-sap-analytic": {"method": "ntk-sap-analytic"},
+    "magnitude": {"method": "magnitude"},
+    "snip": {"method": "snip"},
+    "snip-erk-logits": {"method": "snip", "allocation": "erk-logits"},
+    "equal": {"method": "random", "allocation": "equal"},
+    "closed-form-blocks": {"method": "random", "allocation": "ntk-sap", "block_share": 1.0},
+    "erk-logits-balanced": {"method": "random", "allocation": "erk-logits", "places": "balanced"},
+}
+WAYS = {**MAIN, **OTHERS}
 """What is compared: the keywords of `ntksap.prune`. With ``block_share`` every block keeps that share of its budget."""
 
 DENSE = {"dense": {}, "thin": {"width": True}, "shallow": {"depth": True}}
@@ -148,7 +152,9 @@ def smaller(family: str, seed: int, sparsity: float, how: dict[str, Any]) -> nn.
 
     target = (1 - sparsity) * count(build(family, seed))
     sizes = (
-        [{"width": width} for width in range(16, WIDTH + 1, 8)] if "width" in how else [{"layers": n} for n in range(1, LAYERS + 1)]
+        [{"width": width} for width in range(16, WIDTH + 1, 8)]
+        if "width" in how
+        else [{"layers": n} for n in range(1, LAYERS + 1)]
     )
     models = [build(family, seed, **size) for size in sizes]
     return min(models, key=lambda model: abs(count(model) - target)) if how else build(family, seed)
@@ -181,14 +187,25 @@ def carry_out(run: dict[str, Any], train: Tensor, validation: Tensor) -> dict[st
 
 def grid() -> Iterator[dict[str, Any]]:
     """Yield every run, what decides first."""
-    for families, sparsities in ((("llama",), (0.9, 0.75)), (("gpt2",), (0.9, 0.75)), (("llama", "gpt2"), (0.5,))):
-        for family, seed in itertools.product(families, SEEDS):
-            common = {"family": family, "seed": seed}
-            yield {**common, "way": "dense", "sparsity": 0.0, "rescale": False}
-            for sparsity, way in itertools.product(sparsities, ("thin", "shallow")):
-                yield {**common, "way": way, "sparsity": sparsity, "rescale": False}
-            for rescale, way, sparsity in itertools.product((True, False), WAYS, sparsities):
-                yield {**common, "way": way, "sparsity": sparsity, "rescale": rescale}
+
+    def runs(
+        family: str, ways: Iterable[str], seeds: Iterable[int] = SEEDS, rescale: bool = True, at: Any = (0.9, 0.75)
+    ) -> Any:
+        for seed, way, sparsity in itertools.product(seeds, ways, at):
+            yield {"family": family, "seed": seed, "way": way, "sparsity": sparsity, "rescale": rescale}
+
+    for family in ("llama", "gpt2"):
+        yield from runs(family, MAIN)
+    for family in ("llama", "gpt2"):
+        yield from runs(family, ["dense"], rescale=False, at=[0.0])
+        yield from runs(family, ["thin", "shallow"], rescale=False)
+        yield from runs(family, MAIN, rescale=False)
+        yield from runs(family, OTHERS, seeds=[0])
+    for family in ("llama", "gpt2"):
+        yield from runs(family, OTHERS)
+        yield from runs(family, OTHERS, rescale=False)
+        yield from runs(family, ["thin", "shallow"], rescale=False, at=[0.5])
+        yield from runs(family, MAIN, at=[0.5])
 
 
 def name_of(run: dict[str, Any]) -> str:

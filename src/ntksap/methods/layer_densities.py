@@ -70,7 +70,9 @@ def scores_of(net: Net, probe: Probe, *, rescale: bool = False) -> Callable[[Rea
 
     def scores(densities: Reals) -> Reals:
         leaves = torch.tensor(densities, dtype=torch.float64, requires_grad=True)
-        scales = [variances[n] / (d if rescale and d > 0 else 1.0) for n, d in zip(net.prunable, densities, strict=True)]
+        scales = [
+            variances[n] / (d if rescale and d > 0 else 1.0) for n, d in zip(net.prunable, densities, strict=True)
+        ]
         kept = map(Uniform, leaves, shapes, torch.tensor(scales, dtype=torch.float64))
         output = net({**others, **dict(zip(net.prunable, map(MomentTensor, kept), strict=True))}, inputs)
         assert isinstance(output, MomentTensor)

@@ -2,6 +2,7 @@
 
 from ntksap.net.initialisers import Initialiser, kaiming_normal
 from ntksap.net.layers import by_output, is_transformers_conv1d, layer_weights, unwrap
+from ntksap.net.logits import logit_layers
 from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy, summed_cross_entropy
 from ntksap.net.precision import arithmetic, resolve
 from ntksap.net.prunable import Selectors, left_out, prunable_names, warn_of
@@ -23,6 +24,7 @@ __all__ = [
     "kaiming_normal",
     "layer_weights",
     "left_out",
+    "logit_layers",
     "map_tensors",
     "private_copy",
     "prunable_names",

@@ -54,8 +54,8 @@ def kaiming_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]
 def reset_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
     """Yield what `reset` draws with mean 0 and a known variance, by torch's own layers: the mean over its entries.
 
-    Weights and biases from U(−1, 1)/√fan-in; embeddings from N(0, 1), but for the row of a padding; of attention, biases
-    0 and learnt keys and values by Xavier. Not inside another module that resets its parts once more, nor tied ones.
+    Weights and biases from U(−1, 1)/√fan-in; embeddings from N(0, 1), but for the row of a padding; of attention,
+    biases 0 and learnt keys and values by Xavier. Not inside another module that resets its parts again, nor tied ones.
     """
     owned = Counter(id(own) for part in module.modules() for own in part._parameters.values())
     again = {id(part) for whole in module.modules() if _own_reset(whole) for part in list(whole.modules())[1:]}

@@ -9,6 +9,7 @@ from ntksap.pruning.allocation import (
     allocation_of,
     blocks_of,
     classifier_of,
+    erk_logits,
     floor_of,
     named_counts,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "checked_whole",
     "classifier_of",
     "density_of",
+    "erk_logits",
     "explain_input_failures",
     "first_round",
     "floor_of",

@@ -184,7 +184,8 @@ class Masks(Mapping[str, Tensor]):
 
     def save(self, path: str | Path) -> None:
         """Write the masks to a safetensors file (see `ntksap.pruning.mask_file`), all of it or nothing."""
-        write_mask_file(path, self._masks, self.info, self.weights, self.state)
+        shapes = {name: tuple(mask.shape) for name, mask in self.items()}
+        write_mask_file(path, shapes, self.__getitem__, self.info, self.weights, self.state)
 
     @classmethod
     def load(cls, path: str | Path) -> "Masks":

@@ -120,13 +120,21 @@ class Selector:
 
         ``counts``: what each layer keeps, by default the allocation.
         """
-        counts = self._counts if counts is None else self.fitted(counts)
-        assert counts is not None
+        fitted = self.counts if counts is None else self.fitted(counts)
+        return Masks({name: self.place(name, count, places, seed) for name, count in fitted.items()})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What each layer keeps in the end, where there is an allocation."""
+        assert self._counts is not None
+        return self._counts
+
+    def place(self, name: str, count: int, places: str, seed: int) -> Tensor:
+        """Return the mask of one layer that keeps so many weights, see `placed`; it depends on no other layer."""
+        views, counts = {name: self.views[name]}, {name: count}
         if places == "balanced":
-            return Masks(balanced_masks(counts, self.views, self.pattern, seed))
-        scores = random_scores({name: self.views[name] for name in counts}, seed)
-        kept = sum(counts.values())
-        return Masks(select(scores, kept, counts=counts, pattern=self.pattern, views=self.views))
+            return balanced_masks(counts, views, self.pattern, seed)[name]
+        return select(random_scores(views, seed), count, counts=counts, pattern=self.pattern, views=views)[name]
 
     def facts(self) -> dict[str, Any]:
         """Return what is worth knowing about final masks: their allocation, and what their pattern made of it."""
