@@ -21,6 +21,7 @@ from ntksap.pruning.arguments import (
     checked_whole,
     explain_input_failures,
 )
+from ntksap.pruning.mask_file import write_mask_file
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.patterns import Pattern, pattern_named
 from ntksap.pruning.places import PLACES
@@ -81,4 +82,5 @@ __all__ = [
     "schedule_named",
     "select",
     "shuffled",
+    "write_mask_file",
 ]
