@@ -195,7 +195,9 @@ def grid() -> Iterator[dict[str, Any]]:
             yield {"family": family, "seed": seed, "way": way, "sparsity": sparsity, "rescale": rescale}
 
     for family in ("llama", "gpt2"):
-        yield from runs(family, MAIN)
+        yield from runs(family, ["erk", "erk-logits"])
+    for family in ("llama", "gpt2"):
+        yield from runs(family, ["uniform"])
     for family in ("llama", "gpt2"):
         yield from runs(family, ["dense"], rescale=False, at=[0.0])
         yield from runs(family, ["thin", "shallow"], rescale=False)

@@ -70,7 +70,7 @@ def _logits(end: Node | None) -> Iterator[Node | None]:
     for node in _graph(end, lambda node: False):
         if node.name().startswith("ScaledDotProduct"):
             yield from (part for part, _ in node.next_functions[:2])
-        elif re.match("(Log)?Softmax", node.name()):
+        elif "Softmax" in node.name():  # also LogSoftmax, SafeSoftmax, MaskedSoftmax
             yield node.next_functions[0][0]
 
 
