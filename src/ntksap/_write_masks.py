@@ -67,4 +67,4 @@ def write_masks(
     )
     info = {"round": 1, "rounds": 1, "method": "random", "sparsity": allocation.sparsity, "seed": seed}
     info |= {**selector.facts(), "places": places, **({} if how == "none" else {"rescale": how})}
-    write_mask_file(path, allocation.shapes, lambda n: selector.place(n, selector.counts[n], places, seed), info)
+    write_mask_file(path, allocation.shapes, lambda name: selector.place(name, places, seed), info)

@@ -12,6 +12,7 @@ from ntksap.pruning.allocation import (
     erk_logits,
     floor_of,
     named_counts,
+    shared,
 )
 from ntksap.pruning.arguments import (
     check_data,
@@ -81,6 +82,7 @@ __all__ = [
     "save_sparse",
     "schedule_named",
     "select",
+    "shared",
     "shuffled",
     "write_mask_file",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ntksap._base import InputError
+from ntksap.net import WeightView, parts_of
 from ntksap.pruning.apportion import apportion
 from ntksap.pruning.schedules import kept_of
 from ntksap.pruning.table import layer_table
@@ -251,6 +252,20 @@ def blocks_of(shapes: Shapes, patterns: Sequence[str] | None = None) -> dict[str
 
 def _prefix(name: str, index: int) -> str:
     return ".".join(name.split(".")[: index + 1])
+
+
+def shared(counts: Mapping[str, int], views: Mapping[str, WeightView]) -> dict[str, int]:
+    """Return what each layer keeps, given what each weight keeps: experts in one weight share that evenly.
+
+    >>> shared({"up": 5}, {"up": WeightView((2, 6, 4), stack=True)})
+    {'up[0]': 3, 'up[1]': 2}
+    """
+    found: dict[str, int] = {}
+    for name, count in counts.items():
+        parts = parts_of(name, views[name])
+        more = count % max(1, len(parts))
+        found |= {part: count // len(parts) + (index < more) for index, part in enumerate(parts)}
+    return found
 
 
 def classifier_of(shapes: Shapes) -> str:

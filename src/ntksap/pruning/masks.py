@@ -83,8 +83,14 @@ class Masks(Mapping[str, Tensor]):
 
     @property
     def collapsed(self) -> list[str]:
-        """The names of layers with nothing left, through which no signal passes."""
-        return [name for name, mask in self._masks.items() if not mask.any()]
+        """The names of layers with nothing left, through which no signal passes; ``"up[3]"`` is an expert's."""
+        stacks = self.info.get("stacks", ())
+        layers = (
+            (f"{name}[{index}]", one) if name in stacks else (name, one)
+            for name, mask in self._masks.items()
+            for index, one in enumerate(mask if name in stacks else [mask])
+        )
+        return [name for name, mask in layers if not mask.any()]
 
     @property
     def sha256(self) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ntksap._base import InputError
-from ntksap.net import WeightView
-from ntksap.pruning.allocation import Allocation, Floor, allocation_of, uniform
+from ntksap.net import WeightView, apart, join, split
+from ntksap.pruning.allocation import Allocation, Floor, allocation_of, shared, uniform
 from ntksap.pruning.apportion import apportion
 from ntksap.pruning.group_selection import whole_groups
 from ntksap.pruning.masks import Masks
@@ -26,7 +26,7 @@ class Selector:
     Args:
         density: final density d.
         rounds, schedule: after round t exactly round(d_t · total) weights are kept.
-        views: the prunable weights, their shapes and how they read.
+        views: the prunable weights, their shapes and how they read. Each of several experts in one weight is a layer.
         scope: ``"global"``, or ``"layer"``, which is the uniform allocation.
         floor: what each layer keeps at least, where all weights are ranked together.
         allocation: what each layer keeps in the end, {name: kept}; it keeps this in the pattern's units. In round t a
@@ -42,16 +42,18 @@ class Selector:
     floor: Floor = 0
     allocation: Mapping[str, int] | None = None
     pattern: Pattern | None = None
+    _layers: dict[str, WeightView] = field(init=False, repr=False)
     _counts: dict[str, int] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.scope not in ("global", "layer"):
             raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
-        given = self.allocation
+        object.__setattr__(self, "_layers", apart(self.views))
+        given = None if self.allocation is None else shared(self.allocation, self.views)
         if given is None and self.scope == "layer":
-            shapes = {name: view.shape for name, view in self.views.items()}
-            given = allocation_of(shapes, self.density, uniform(shapes), floor=self.floor)
-        object.__setattr__(self, "_counts", None if given is None else self.fitted(given))
+            shapes = {name: view.shape for name, view in self._layers.items()}
+            given = dict(allocation_of(shapes, self.density, uniform(shapes), floor=self.floor))
+        object.__setattr__(self, "_counts", None if given is None else self._fitted(given))
 
     @property
     def total(self) -> int:
@@ -68,9 +70,9 @@ class Selector:
             return sum(self._counts.values())
         return kept_of(self.schedule(self.density, round, self.rounds), self.total)
 
-    def fitted(self, counts: Mapping[str, int]) -> dict[str, int]:
+    def _fitted(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the counts that a pattern allows which are nearest to ``counts``."""
-        views = {name: self.views[name] for name in counts}
+        views = {name: self._layers[name] for name in counts}
         if isinstance(self.pattern, Cap):
             most = [self.pattern.capacity(view) for view in views.values()]
             shares = apportion(min(sum(counts.values()), sum(most)), [*counts.values()], [0] * len(most), most)
@@ -84,20 +86,18 @@ class Selector:
 
     def masks(self, scores: Mapping[str, Tensor], round: int, within: Mapping[str, Tensor] | None = None) -> Masks:
         """Return the masks after a round, given its scores; ``within``: only weights that these still keep."""
-        kept = self.kept(round)
-        counts = None if self._counts is None else self._at(round, within)
-        return Masks(
-            select(
-                {name: scores[name] for name in self.views},
-                kept,
-                within=within,
-                floor=self.floor,
-                counts=counts,
-                pattern=self.pattern,
-                views=self.views,
-                loose=not self.is_final(round),
-            )
+        left = None if within is None else split(within, self.views)
+        chosen = select(
+            split(scores, self.views),
+            self.kept(round),
+            within=left,
+            floor=self.floor,
+            counts=None if self._counts is None else self._at(round, left),
+            pattern=self.pattern,
+            views=self._layers,
+            loose=not self.is_final(round),
         )
+        return Masks(join(chosen, self.views))
 
     def _at(self, round: int, within: Mapping[str, Tensor] | None) -> dict[str, int]:
         """Return what each layer keeps after a round: between its final number and what it still has."""
@@ -105,7 +105,7 @@ class Selector:
         assert final is not None
         if self.is_final(round):
             return final
-        sizes = {name: math.prod(view.shape) for name, view in self.views.items()}
+        sizes = {name: math.prod(view.shape) for name, view in self._layers.items()}
         alive = sizes if within is None else {name: int(within[name].sum()) for name in sizes}
         quotas = [
             sizes[name] * self.schedule(count / sizes[name], round, self.rounds) if sizes[name] else 0.0
@@ -118,27 +118,28 @@ class Selector:
     def placed(self, places: str, seed: int, counts: Mapping[str, int] | None = None) -> Masks:
         """Return final masks that no scores decide: ``"random"`` or ``"balanced"`` places, see `ntksap.pruning.places`.
 
-        ``counts``: what each layer keeps, by default the allocation.
+        ``counts``: what each weight keeps, by default the allocation.
         """
-        fitted = self.counts if counts is None else self.fitted(counts)
-        return Masks({name: self.place(name, count, places, seed) for name, count in fitted.items()})
+        fitted = self._counts if counts is None else self._fitted(shared(counts, self.views))
+        return Masks({name: self.place(name, places, seed, fitted) for name in self.views})
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """What each layer keeps in the end, where there is an allocation."""
-        assert self._counts is not None
-        return self._counts
-
-    def place(self, name: str, count: int, places: str, seed: int) -> Tensor:
-        """Return the mask of one layer that keeps so many weights, see `placed`; it depends on no other layer."""
-        views, counts = {name: self.views[name]}, {name: count}
+    def place(self, name: str, places: str, seed: int, counts: Mapping[str, int] | None = None) -> Tensor:
+        """Return the mask of one weight, see `placed`; it depends on no other. ``counts``: what each layer keeps."""
+        counts = self._counts if counts is None else counts
+        assert counts is not None
+        own = {name: self.views[name]}
+        layers = apart(own)
+        counts = {layer: counts[layer] for layer in layers}
         if places == "balanced":
-            return balanced_masks(counts, views, self.pattern, seed)[name]
-        return select(random_scores(views, seed), count, counts=counts, pattern=self.pattern, views=views)[name]
+            return join(balanced_masks(counts, layers, self.pattern, seed), own)[name]
+        scores, kept = random_scores(layers, seed), sum(counts.values())
+        return join(select(scores, kept, counts=counts, pattern=self.pattern, views=layers), own)[name]
 
     def facts(self) -> dict[str, Any]:
         """Return what is worth knowing about final masks: their allocation, and what their pattern made of it."""
         facts: dict[str, Any] = {}
+        if stacks := [name for name, view in self.views.items() if view.stack]:
+            facts["stacks"] = stacks
         if self.allocation is not None:
             facts["allocation"] = (
                 self.allocation.info.get("rule") if isinstance(self.allocation, Allocation) else "given"
