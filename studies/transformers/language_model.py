@@ -194,8 +194,12 @@ def grid() -> Iterator[dict[str, Any]]:
         for seed, way, sparsity in itertools.product(seeds, ways, at):
             yield {"family": family, "seed": seed, "way": way, "sparsity": sparsity, "rescale": rescale}
 
+    best = ["erk", "erk-logits"]
+    yield from runs("llama", best, seeds=[0, 1])
+    yield from runs("gpt2", best, seeds=[0])
+    yield from runs("llama", best, seeds=[0], rescale=False)
     for family in ("llama", "gpt2"):
-        yield from runs(family, ["erk", "erk-logits"])
+        yield from runs(family, best)
     for family in ("llama", "gpt2"):
         yield from runs(family, ["uniform"])
     for family in ("llama", "gpt2"):
