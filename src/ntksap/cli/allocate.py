@@ -25,7 +25,6 @@ def run_allocate(
     out: Path | None = None,
     masks: Path | None = None,
     places: Literal["random", "balanced"] = "random",
-    seed: int = 0,
     json: bool = False,
 ) -> None:
     """Decide how many weights each layer keeps, from the shapes of the model alone.
@@ -43,7 +42,6 @@ def run_allocate(
         out: Write the result to this JSON file.
         masks: Also draw masks that keep so many weights, and write them to this file one layer after another.
         places: Which weights these keep: random ones, or as many in every output and input.
-        seed: Decides the places.
         json: Print one JSON object.
     """
     built = model.build()
@@ -70,7 +68,7 @@ def run_allocate(
     if out is not None:
         write_json(out, result)
     if masks is not None:
-        write_masks(masks, built.module, plan, places=places, seed=seed, rescale=rescale)
+        write_masks(masks, built.module, plan, places=places, seed=model.seed, rescale=rescale)
     if json:
         print_json(result)
         return
