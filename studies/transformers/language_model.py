@@ -196,7 +196,9 @@ def grid() -> Iterator[dict[str, Any]]:
 
     best = ["erk", "erk-logits"]
     yield from runs("llama", best, seeds=[0, 1])
+    yield from runs("llama", ["thin", "shallow"], seeds=[0], rescale=False)
     yield from runs("gpt2", best, seeds=[0])
+    yield from runs("llama", ["dense"], seeds=[0], rescale=False, at=[0.0])
     yield from runs("llama", best, seeds=[0], rescale=False)
     for family in ("llama", "gpt2"):
         yield from runs(family, best)

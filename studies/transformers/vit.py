@@ -1,7 +1,7 @@
 """A small vision transformer in plain torch layers, 0.8 M weights, for CIFAR-10.
 
-    ntksap compare --model studies.transformers.vit:vit --data cifar10 --methods random --sparsities 0.9 --seeds 0,1,2 \\
-        --allocation erk-logits --rescale --epochs 5 --out runs/vit
+    ntksap compare --model studies.transformers.vit:vit --data cifar10 --methods random --sparsities 0.9 \\
+        --seeds 0,1,2 --allocation erk-logits --rescale --epochs 5 --out runs/vit
 
 and the same with the other allocations, and without one for the methods' own.
 """
