@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ntksap._base import unknown
@@ -43,7 +43,7 @@ def kaiming_normal(module: nn.Module) -> None:
                 rows.normal_(0, math.sqrt(2 / fan_in(part, weight)))
 
 
-def kaiming_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+def kaiming_variances(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
     """Yield what `kaiming_normal` draws with mean 0 and a known variance, later ones of a tied parameter last."""
     yield from reset_variances(module)
     for part in module.modules():
@@ -51,7 +51,7 @@ def kaiming_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]
             yield weight, 2 / fan_in(part, weight)
 
 
-def reset_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+def reset_variances(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
     """Yield what `reset` draws with mean 0 and a known variance, by torch's own layers: the mean over its entries.
 
     Weights and biases from U(−1, 1)/√fan-in; embeddings from N(0, 1), but for the row of a padding; of attention,
@@ -85,7 +85,7 @@ def shuffle(module: nn.Module) -> None:
 INITIALISERS: dict[str, Initialiser] = {"kaiming_normal": kaiming_normal, "reset": reset, "shuffle": shuffle}
 
 
-_VARIANCES: dict[Initialiser, Callable[[nn.Module], Iterator[tuple[nn.Parameter, float]]]] = {
+_VARIANCES: dict[Initialiser, Callable[[nn.Module], Iterator[tuple[Tensor, float]]]] = {
     kaiming_normal: kaiming_variances,
     reset: reset_variances,
 }

@@ -63,7 +63,8 @@ def write_mask_file(
     header is known beforehand, since a hash is as long as any other; it is written last.
     """
     whole = {prefix: dict(own or {}) for prefix, own in ((_WEIGHT, weights), (_STATE, state))}
-    sizes = {(_MASK, name): ((-(-math.prod(shape) // 8),), torch.uint8) for name, shape in shapes.items()}
+    sizes: dict[tuple[str, str], tuple[tuple[int, ...], torch.dtype]] = {}  # of each tensor: shape and dtype
+    sizes |= {(_MASK, name): ((-(-math.prod(shape) // 8),), torch.uint8) for name, shape in shapes.items()}
     sizes |= {(prefix, n): (tuple(t.shape), t.dtype) for prefix, own in whole.items() for n, t in own.items()}
     hashes = dict.fromkeys(sizes, "0" * 64)
 
