@@ -290,7 +290,7 @@ def warn_of_collapse(masks: Masks, *, strict: bool = False) -> None:
     text = (
         f"nothing is left of {', '.join(masks.collapsed)}: no signal passes these layers. Lower the sparsity, keep "
         "some weights in each layer (floor=), or do not let one ranking decide for all of them (allocation='erk', on "
-        "transformers 'erk-logits' with rescale=True)"
+        "transformers 'erk-logits')"
     )
     if strict:
         raise CollapseError(text)
