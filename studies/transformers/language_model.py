@@ -117,13 +117,13 @@ def masks_for(model: nn.Module, way: dict[str, Any], sparsity: float, seed: int,
     )
 
 
-def trained(model: nn.Module, train: Tensor, seed: int) -> float:
+def trained(model: nn.Module, train: Tensor, seed: int, steps: int = STEPS) -> float:
     """Train the model and return the loss of its last steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.1)
     last: list[float] = []
     model.train()
-    for step, ids in zip(range(STEPS), windows(train, seed, "training"), strict=False):
-        rate = min((step + 1) / (0.1 * STEPS), 0.5 * (1 + math.cos(math.pi * step / STEPS)))
+    for step, ids in zip(range(steps), windows(train, seed, "training"), strict=False):
+        rate = min((step + 1) / (0.1 * steps), 0.5 * (1 + math.cos(math.pi * step / steps)))
         for group in optimizer.param_groups:
             group["lr"] = LR * rate
         loss = loss_of(model(input_ids=ids).logits, ids)
@@ -173,11 +173,10 @@ def carry_out(run: dict[str, Any], train: Tensor, validation: Tensor) -> dict[st
         facts["layers"] = {layer["name"]: layer["kept"] for layer in masks.layers()}
     facts["parameters"] = sum(p.numel() for p in model.parameters())
     facts["prune_seconds"] = round(time.perf_counter() - start, 1)
-    train_loss = trained(model, train, run["seed"])
+    train_loss = trained(model, train, run["seed"], run["steps"])
     return {
         **run,
         **facts,
-        "steps": STEPS,
         "train_loss": round(train_loss, 5),
         "validation_loss": round(validated(model, validation), 5),
         "seconds": round(time.perf_counter() - start, 1),
@@ -189,13 +188,19 @@ def grid() -> Iterator[dict[str, Any]]:
     """Yield every run, what decides first."""
 
     def runs(
-        family: str, ways: Iterable[str], seeds: Iterable[int] = SEEDS, rescale: bool = True, at: Any = (0.9, 0.75)
-    ) -> Any:
+        family: str,
+        ways: Iterable[str],
+        seeds: Iterable[int] = SEEDS,
+        rescale: bool = True,
+        at: Iterable[float] = (0.9, 0.75),
+        steps: int = STEPS,
+    ) -> Iterator[dict[str, Any]]:
         for seed, way, sparsity in itertools.product(seeds, ways, at):
-            yield {"family": family, "seed": seed, "way": way, "sparsity": sparsity, "rescale": rescale}
+            yield {"family": family, "seed": seed, "way": way, "sparsity": sparsity, "rescale": rescale, "steps": steps}
 
     best = ["erk", "erk-logits"]
     yield from runs("llama", best, seeds=[0, 1])
+    yield from runs("llama", best, seeds=[0], at=[0.9], steps=1000)
     yield from runs("llama", ["thin", "shallow"], seeds=[0], rescale=False)
     yield from runs("gpt2", best, seeds=[0])
     yield from runs("llama", ["dense"], seeds=[0], rescale=False, at=[0.0])
@@ -219,7 +224,8 @@ def grid() -> Iterator[dict[str, Any]]:
 def name_of(run: dict[str, Any]) -> str:
     """Return the name of a run."""
     scale = "-rescaled" if run["rescale"] else ""
-    return f"{run['family']}-{run['way']}{scale}-{100 * run['sparsity']:g}-seed{run['seed']}"
+    longer = "" if run["steps"] == STEPS else f"-{run['steps']}steps"
+    return f"{run['family']}-{run['way']}{scale}-{100 * run['sparsity']:g}-seed{run['seed']}{longer}"
 
 
 def results(path: Path) -> dict[str, dict[str, Any]]:
@@ -233,7 +239,7 @@ def table(found: Iterable[dict[str, Any]]) -> str:
     losses: dict[tuple[Any, ...], list[float]] = {}
     empty: dict[tuple[Any, ...], int] = {}
     for run in found:
-        key = run["family"], run["sparsity"], run["way"], run["rescale"]
+        key = run["family"], run["sparsity"], run["steps"], run["way"], run["rescale"]
         losses.setdefault(key, []).append(run["validation_loss"])
         empty[key] = max(empty.get(key, 0), run.get("empty", 0))
 
@@ -245,10 +251,10 @@ def table(found: Iterable[dict[str, Any]]) -> str:
         return f"{statistics.mean(losses[key]):.3f}{spread}{few}" + (f", {empty[key]} empty" if empty[key] else "")
 
     lines = []
-    for family, sparsity in sorted({key[:2] for key in losses}):
-        lines += [f"| {family}, {sparsity:.0%} | as drawn | rescaled |", "|---|---|---|"]
-        ways = [way for way in (*DENSE, *WAYS) if any((family, sparsity, way, r) in losses for r in (False, True))]
-        rows = ((way, cell((family, sparsity, way, False)), cell((family, sparsity, way, True))) for way in ways)
+    for case in sorted({key[:3] for key in losses}):
+        lines += ["| {}, {:.0%}, {} steps | as drawn | rescaled |".format(*case), "|---|---|---|"]
+        ways = [way for way in (*DENSE, *WAYS) if any((*case, way, rescale) in losses for rescale in (False, True))]
+        rows = ((way, cell((*case, way, False)), cell((*case, way, True))) for way in ways)
         lines += [*(f"| {' | '.join(row)} |" for row in rows), ""]
     return "\n".join(lines)
 
