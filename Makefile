@@ -23,10 +23,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
-# Code of others that only slow tests use: architectures, training loops, Ray, an object store. Without it, those tests are skipped.
+# Code of others that only slow tests use: architectures, training loops, Ray, an object store, ONNX, another library that
+# prunes channels (whose dependencies are there already). Without it, those tests are skipped.
 $(EXTRAS): $(STAMP)
 	-$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-build-isolation \
-	-e '.[dev,transformers,lightning,fabric,tensorboard,wandb,ray,s3]' 'moto[server]' && touch $@
+	-e '.[dev,transformers,lightning,fabric,tensorboard,wandb,ray,s3,onnx]' 'moto[server]' \
+	&& $(BIN)/pip install --disable-pip-version-check -q -c constraints.txt --no-deps torch-pruning && touch $@
 
 demo: install  ## prune and train on handwritten digits, five seeds each: table, what was gained, and where the report is
 	$(BIN)/ntksap compare --data digits --model resnet8 --methods random,magnitude,snip,ntk-sap --sparsities 0.95,0.98 \

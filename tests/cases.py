@@ -1,11 +1,15 @@
 """Tiny modules, one for each thing that real models have; every method must handle all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ntksap.methods import Method
+from ntksap.net import arguments, first_tensor
 
 CLASSES = 3
 
@@ -115,6 +119,21 @@ def token_inputs(batch: int, generator: torch.Generator) -> dict[str, Any]:
     return {"ids": torch.randint(CLASSES, (batch, 4), generator=generator), "scale": 1.5}
 
 
+def train(
+    module: nn.Module, masks: Any, data: list[tuple[Any, Tensor]], epochs: int = 2, lr: float = 0.1
+) -> Iterator[None]:
+    """Train as a user would who has never heard of this package."""
+    module.eval()  # no dropout, so that nothing is drawn
+    optimizer = torch.optim.SGD(module.parameters(), lr, momentum=0.9)
+    for _ in range(epochs):
+        for inputs, labels in data:
+            args, kwargs = arguments(inputs)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(first_tensor(module(*args, **kwargs)), labels).backward()
+            optimizer.step()
+        yield
+
+
 @dataclass(frozen=True)
 class Case:
     name: str
@@ -133,6 +152,11 @@ class Case:
         generator = torch.Generator().manual_seed(11)
         make = self.inputs or (lambda n, g: torch.randn(n, *(self.input_shape or ()), generator=g))
         return [(make(size, generator), torch.randint(CLASSES, (size,), generator=generator)) for _ in range(count)]
+
+    def needs(self, method: Method) -> dict[str, Any]:
+        """What a method is given beside the inputs: data, or a training."""
+        data = self.batches()
+        return {"train": partial(train, data=data)} if method.trains else {"data": data}
 
 
 CASES = [

@@ -8,7 +8,13 @@ import pytest
 from ntksap.methods import METHODS, Method
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"
-SHARED = {"iterative-snip": "snip", "force": "snip", "ntk-sap-s": "ntk-sap"}
+SHARED = {
+    "iterative-snip": "snip",
+    "force": "snip",
+    "ntk-sap-s": "ntk-sap",
+    "random-erk": "random",
+    "magnitude-erk": "magnitude",
+}
 
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 

@@ -127,11 +127,11 @@ def allocation_for(
 
 def _counted(given: Masks | Allocation, shapes: Shapes, density: float | None, bounds: Mapping[str, Any]) -> Allocation:
     """Return the counts of masks or of an allocation as they are, or in proportion if another density is asked for."""
-    have = {n: tuple(m.shape) for n, m in given.items()} if isinstance(given, Masks) else given.shapes
+    have = {n: tuple(m.shape) for n, m in given.prunable.items()} if isinstance(given, Masks) else given.shapes
     if have != dict(shapes):
         names = sorted(set(have.items()) ^ set(shapes.items()))
         raise InputError(f"the counts are for another model, or for other prunable layers: {names[0][0]!r} differs")
-    counts = {n: int(m.sum()) for n, m in given.items()} if isinstance(given, Masks) else dict(given)
+    counts = {n: int(m.sum()) for n, m in given.prunable.items()} if isinstance(given, Masks) else dict(given)
     rule = given.info.get("method", "masks") if isinstance(given, Masks) else given.info.get("rule", "given")
     if density is None or kept_of(density, given.total) == sum(counts.values()):
         return Allocation(counts, shapes, {"rule": rule})

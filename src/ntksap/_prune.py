@@ -11,9 +11,11 @@ from torch.distributed import ProcessGroup
 
 from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown, usable_device
+from ntksap.compaction import channel_selector, check_budget
 from ntksap.methods import METHODS, Method, explain_failures, method_named, warn_of_bends
-from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
+from ntksap.net import Initialiser, Inputs, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
 from ntksap.pruning import (
+    CHANNEL,
     PLACES,
     Allocation,
     Data,
@@ -22,6 +24,7 @@ from ntksap.pruning import (
     Masks,
     Probe,
     Selector,
+    Train,
     allocation_of,
     check_data,
     check_inputs,
@@ -35,6 +38,7 @@ from ntksap.pruning import (
     pattern_named,
     rescale_named,
     schedule_named,
+    trainer_of,
 )
 
 
@@ -98,8 +102,8 @@ def allocate(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CollapseWarning)  # the floor is for that
             masks = prune(model, sparsity, rule, rounds=rounds, **shared, **settings)
-        counted = {name: int(mask.sum()) for name, mask in masks.items()}
-        shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
+        counted = {name: int(mask.sum()) for name, mask in masks.prunable.items()}
+        shapes = {name: tuple(mask.shape) for name, mask in masks.prunable.items()}
         return allocation_of(shapes, density_of(sparsity), counted, info={"rule": rule}, **bounds)
     if settings:
         raise InputError(f"{', '.join(settings)}: only a method as the rule has such settings, not {rule!r}")
@@ -114,6 +118,7 @@ def prune(
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
     data: Data | None = None,
+    train: Train | None = None,
     seed: int = 0,
     rounds: int | None = None,
     schedule: str | None = None,
@@ -122,6 +127,9 @@ def prune(
     allocation: Rule | None = None,
     places: str = "score",
     pattern: str | None = None,
+    budget: str = "weights",
+    round_to: int = 1,
+    degree_decay: float = 0.0,
     rescale: bool | str = False,
     init: str | Initialiser = "kaiming_normal",
     output: Callable[[Any], Tensor] | None = None,
@@ -154,6 +162,8 @@ def prune(
         data: (inputs, labels) batches for the methods that need them (``ntksap methods`` tells): about ten samples of
             each class, or the whole training set, which is gone through once for each epoch and never held in memory.
             A function from the number of an epoch to its batches will also do.
+        train: (module, masks) → something after each epoch: trains the module, to which the masks are attached; for
+            methods that train (``imp``).
         seed: decides every draw; the same seed gives the same masks.
         rounds: how often to score and remove; the method's own by default.
         schedule: the density after each round, ``"exponential"``, ``"linear"`` or ``"one-shot"``; the method's own by
@@ -162,13 +172,21 @@ def prune(
         floor: weights that each layer keeps at least, as a number or, below 1, as a share; inside an allocation that is
             made here at least 1.
         allocation: how many weights each layer keeps: what `allocate` returned, or a rule for it. The method then
-            decides within each layer. By default its own scope does.
+            decides within each layer. By default its own allocation or scope does; a scope takes the former's place.
         places: which weights of a layer are kept, once their number is known: by the method's ``"score"``, at
             ``"random"``, or ``"balanced"``: every output, input and position of a kernel keeps the same number. With an
             allocation, the latter two score nothing.
-        pattern: ``"N:M"`` (at most N of M consecutive inputs), ``"transposable-2:4"``, ``"block:RxC"``, ``"fan-in"``
-            (the same number in every output) or ``"channel"`` (outputs of a layer). The number of weights is the
-            nearest that it allows; ``masks.obeys(pattern)`` checks.
+        pattern: ``"N:M"`` (at most N of M consecutive inputs), ``"transposable-2:4"``, ``"block:RxC"`` or ``"fan-in"``
+            (the same number in every output). The number of weights is the nearest that it allows. Or ``"channel"``:
+            whole channels of the network go, in every layer that writes or reads them, with their biases and norms,
+            so that `ntksap.compact` makes a smaller module; the graph is read with ``input_shape`` or ``inputs``. In
+            each round a channel's score is the sum over all its weights, the lowest go, and at least one of each
+            coupled group stays. ``masks.obeys(pattern)`` checks.
+        budget: what the sparsity of ``"channel"`` is a share of: ``"weights"`` or ``"multiply-adds"``. What is left is
+            at most that, and hardly less.
+        round_to: with ``"channel"``, each group of coupled channels keeps a multiple of this many, or all.
+        degree_decay: c; each score is multiplied by (kept weights that leave its input · those that enter its
+            output)^(−c·log₁₀(1/density)) in each round, which keeps more units alive; WideTopo has 0.2.
         rescale: the masks are made to be attached with rescaling, see `Masks.attach`, which then does it by itself.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
         output: turns what the module returns into one tensor, see `Net`.
@@ -201,8 +219,11 @@ def prune(
     chosen = method_named(method)
     density = density_of(sparsity)
     _check_options(chosen, options)
+    if train is not None and not chosen.trains:
+        raise InputError(f"{method} does not train the network: omit train")
     how = rescale_named(rescale)
-    check_combination(chosen, scope, places, allocation, pattern, how, invert)
+    check_combination(chosen, scope, places, allocation, pattern, how, invert, floor, budget, round_to, degree_decay)
+    allocation = chosen.allocation if allocation is None and scope is None else allocation
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
     resolved = precision_of(model, precision)
@@ -236,16 +257,25 @@ def prune(
             exclude=exclude,
             **(more if _is_method(allocation) else {}),
         )
-    selector = Selector(
-        density,
-        chosen.rounds if rounds is None else rounds,
-        schedule_named(schedule or chosen.schedule),
-        weight_views({name: tuple(net.weights[name].shape) for name in net.prunable}, unwrap(model)),
-        scope=scope or chosen.scope,
-        floor=floor,
-        allocation=None if allocation is None else _fits(allocation, net, density),
-        pattern=None if pattern is None else pattern_named(pattern),
-    )
+    shapes = {name: tuple(net.weights[name].shape) for name in net.prunable}
+    when: dict[str, Any] = {
+        "density": density,
+        "rounds": chosen.rounds_at(density) if rounds is None else rounds,
+        "schedule": schedule_named(schedule or chosen.schedule),
+    }
+    if pattern == CHANNEL:
+        one = _one_input(model, input_shape, inputs)
+        selector: Selector = channel_selector(model, shapes, one, **when, budget=budget, round_to=round_to)
+    else:
+        selector = Selector(
+            **when,
+            views=weight_views(shapes, unwrap(model)),
+            scope=scope or chosen.scope,
+            floor=floor,
+            allocation=None if allocation is None else _fits(allocation, net, density),
+            pattern=None if pattern is None else pattern_named(pattern),  # type: ignore[arg-type]  # not of channels
+            degree_decay=degree_decay,
+        )
     if allocation is not None and places != "score":  # nothing is left for scores to decide
         states = iter([Masks(selector.placed(places, seed), {"round": 1, "rounds": 1})])
     else:
@@ -258,6 +288,7 @@ def prune(
             stream=chosen.streams,
             micro_batch=micro_batch,
             ranks=ranks,
+            trainer=None if train is None else trainer_of(model, train, seed),
         )
         states = chosen.pruner_with(options)(net, probe=probe, selector=selector, invert=invert, after=after)
         states = explain_failures(warn_of_bends(states, method) if chosen.homogeneous else states, method)
@@ -266,9 +297,10 @@ def prune(
     about |= {**({} if places == "score" else {"places": places}), **({} if how == "none" else {"rescale": how})}
     masks = after  # where that was the last round already
     for masks in states:
-        if allocation is None and places != "score" and masks.info["round"] == masks.info["rounds"]:
-            counts = {name: int(mask.sum()) for name, mask in masks.items()}
-            masks = Masks(selector.placed(places, seed, counts), masks.info)
+        if masks.info["round"] == masks.info["rounds"]:
+            if allocation is None and places != "score":
+                masks = Masks(selector.placed(places, seed, masks), masks.info)
+            masks = selector.completed(masks)
         masks.info |= about
         if on_round is not None:
             on_round(masks)
@@ -326,6 +358,10 @@ def check_combination(
     pattern: str | None,
     rescale: bool | str,
     invert: bool,
+    floor: Floor = 0,
+    budget: str = "weights",
+    round_to: int = 1,
+    degree_decay: float = 0.0,
 ) -> None:
     """Raise where settings of `prune` are unknown or contradict each other, and say why."""
     if places not in PLACES:
@@ -334,14 +370,64 @@ def check_combination(
         raise unknown("allocation", allocation, {**ALLOCATIONS, **METHODS})
     if pattern is not None:
         pattern_named(pattern)
+    check_budget(budget, round_to)
+    if pattern == CHANNEL:
+        _check_channels(chosen, scope, places, allocation, rescale, floor, degree_decay)
+    elif (budget, round_to) != ("weights", 1):
+        raise InputError("budget and round_to are for whole channels (pattern='channel'): omit them")
     if allocation is not None and scope is not None:
         raise InputError("an allocation says how many weights each layer keeps, and so does scope: omit scope")
     if chosen.returns_weights and places != "score":
         raise InputError(f"{chosen.name} chooses weights for the places of its own mask: places must be 'score'")
     if chosen.returns_weights and rescale_named(rescale) != "none":
         raise InputError(f"{chosen.name} chooses the weights to start from itself: they cannot be rescaled as well")
+    if degree_decay and chosen.score is None:
+        raise InputError(f"degree_decay multiplies scores, and {chosen.name} has none: omit degree_decay")
     if invert and places != "score":
         raise InputError("invert keeps the lowest scores, and these places have none: omit one of the two")
+
+
+def _check_channels(
+    chosen: Method,
+    scope: str | None,
+    places: str,
+    allocation: Rule | None,
+    rescale: bool | str,
+    floor: Floor,
+    degree_decay: float,
+) -> None:
+    """Raise where a setting counts the weights of single layers, since a channel takes weights from several at once."""
+    if chosen.allocation or degree_decay:
+        what = "degree_decay" if degree_decay else chosen.name
+        raise InputError(f"{what} is about single weights of a layer, and channels go as a whole: omit one of the two")
+    if allocation is not None or scope is not None:
+        raise InputError(
+            "allocation and scope say how many weights each layer keeps, and a channel takes weights from several "
+            "layers at once (pattern='channel'): omit them"
+        )
+    if floor:
+        raise InputError("floor counts weights of a layer; of channels at least one stays everywhere: omit it")
+    if places == "balanced":
+        raise InputError(
+            "balanced places and channel contradict each other: one wants the same number in every output, the other "
+            "removes whole outputs; use places='random' (as many channels, at random)"
+        )
+    if rescale_named(rescale) == "layer":
+        raise InputError(
+            "rescale='layer' takes pruned weights to be spread over a layer's outputs, and channels go as a whole: use "
+            "rescale='unit'"
+        )
+
+
+def _one_input(model: nn.Module, input_shape: Sequence[int] | None, inputs: MakeInputs | None) -> Inputs:
+    """Return one input for the module, where it is."""
+    if input_shape is None and inputs is None:
+        raise InputError(
+            "pattern='channel' reads the module's graph: pass input_shape=, such as (3, 32, 32), or inputs="
+        )
+    first = next(iter(unwrap(model).parameters()), torch.empty(0))
+    shape = None if input_shape is None else tuple(input_shape)
+    return Probe(input_shape=shape, make_inputs=inputs, dtype=first.dtype, device=first.device).noise(0, batch=1)
 
 
 def _is_method(rule: Rule) -> bool:

@@ -8,6 +8,7 @@ from ntksap._base import InputError, unknown
 from ntksap.net import unwrap, weight_views
 from ntksap.pruning import (
     Allocation,
+    Channel,
     Selector,
     checked_whole,
     pattern_named,
@@ -54,6 +55,9 @@ def write_masks(
     how = rescale_named(rescale)
     if places not in _PLACES:
         raise unknown("places", places, _PLACES)
+    chosen = None if pattern is None else pattern_named(pattern)
+    if isinstance(chosen, Channel):
+        raise InputError("the channels of a network are chosen together, from the whole of it: use prune")
     parameters = dict(unwrap(model).named_parameters())
     if any(n not in parameters or parameters[n].shape != shape for n, shape in allocation.shapes.items()):
         raise InputError("the allocation is for another model: allocate() for this one")
@@ -63,7 +67,7 @@ def write_masks(
         schedule_named("one-shot"),
         weight_views(allocation.shapes, unwrap(model)),
         allocation=allocation,
-        pattern=None if pattern is None else pattern_named(pattern),
+        pattern=chosen,
     )
     info = {"round": 1, "rounds": 1, "method": "random", "sparsity": allocation.sparsity, "seed": seed}
     info |= {**selector.facts(), "places": places, **({} if how == "none" else {"rescale": how})}

@@ -14,6 +14,8 @@ import torch
 import ntksap
 from ntksap.analysis.kernel_change import kernel_change
 from ntksap.cli import main
+from ntksap.cli.options import choose_methods
+from ntksap.methods import METHODS
 from ntksap.net.kernels import library
 
 TINY = ["--model", "lenet-300-100", "--method", "synflow", "--rounds", "3", "--sparsity", "0.9"]
@@ -103,7 +105,23 @@ def test_methods(capsys):
     assert (methods["ntk-sap"]["rounds"], methods["ntk-sap-s"]["rounds"], methods["synflow"]["rounds"]) == (20, 4, 100)
     assert methods["ntk-sap"]["options"]["epsilon"]["default"] == 1e-4
     assert (methods["ntt"]["data"], methods["ntt"]["labels"]) == ("training set", False)
-    assert [name for name, m in methods.items() if m["returns_weights"]] == ["ntt"]
+    assert [name for name, m in methods.items() if m["returns_weights"]] == ["ntt", "imp"]
+    assert [name for name, m in methods.items() if m["allocation"]] == ["random-erk", "magnitude-erk", "dpai"]
+
+
+def test_degree_decay_is_in_the_masks(capsys):
+    assert main(["prune", *TINY, "--degree-decay", "0.2", "--json", "--quiet"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    model = ntksap.models.build("lenet-300-100", seed=0)
+    masks = ntksap.prune(model, 0.9, "synflow", rounds=3, degree_decay=0.2, input_shape=(1, 28, 28))
+    assert result["info"]["degree_decay"] == 0.2
+    assert result["mask_sha256"] == masks.sha256
+
+
+def test_a_method_that_trains_needs_a_recipe_and_all_leaves_it_out(capsys):
+    said = failure(capsys, "prune", "--model", "lenet-300-100", "--data", "digits", "--method", "imp", "--quiet")
+    assert "use `ntksap train` or `ntksap compare`" in said
+    assert set(METHODS) - set(choose_methods("all")) == {"imp"}
 
 
 def test_a_method_that_returns_weights_says_so_and_saves_them(capsys, tmp_path):

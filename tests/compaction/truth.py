@@ -61,8 +61,9 @@ def random_masks(model: nn.Module, density: float, seed: int) -> Masks:
 def masked(model: nn.Module, masks: Masks) -> nn.Module:
     twin = copy.deepcopy(model)
     with torch.no_grad():
+        own = dict(twin.named_parameters()) | dict(twin.named_buffers())
         for name, mask in masks.items():
-            twin.get_parameter(name).mul_(mask)
+            own[name].mul_(mask)
     return twin
 
 

@@ -67,6 +67,65 @@ def test_the_grid_has_the_dense_network_once_per_seed_and_each_method_with_the_o
     assert all("draws" not in one.options for one in made if one.method == "snip")
 
 
+def test_the_grid_of_patterns_has_thin_networks_and_random_channels_at_the_same_widths():
+    recipe = load_recipe("quick")
+    made = grid(
+        "resnet8", "digits", ["snip"], [0.5, 0.9], [0], recipe=recipe, patterns=["unstructured", "channel", "2:4"],
+        thin=True, budget="multiply-adds", round_to=2,
+    )  # fmt: skip
+    found = [(one.method, one.sparsity, one.pattern, one.places, one.budget, one.round_to) for one in made]
+    assert found == [
+        ("dense", 0.0, "", "score", "weights", 1),
+        *[("thin", s, "", "score", "multiply-adds", 1) for s in (0.5, 0.9)],
+        *[("snip", s, "", "score", "weights", 1) for s in (0.5, 0.9)],
+        *[("snip", s, "channel", "score", "multiply-adds", 2) for s in (0.5, 0.9)],
+        *[("snip", s, "channel", "random", "multiply-adds", 2) for s in (0.5, 0.9)],
+        *[("snip", s, "2:4", "score", "weights", 1) for s in (0.5, 0.9)],
+    ]
+    assert len({one.name for one in made}) == len(made)
+    with pytest.raises(ntksap.InputError, match="for whole channels or the thin network"):
+        grid("resnet8", "digits", ["snip"], [0.5], [0], recipe=recipe, budget="multiply-adds")
+
+
+def test_what_patterns_buy_is_measured_once_and_stands_beside_the_thin_network(tmp_path):
+    def compared():
+        return ntksap.compare(
+            "resnet8-w4",
+            methods=["magnitude"],
+            sparsities=[0.6],
+            patterns=["unstructured", "channel"],
+            thin=True,
+            recipe_settings={"epochs": 1, "channels_last": False},
+            jobs=1,
+            out=tmp_path,
+        )
+
+    found = compared()
+    labels = ["dense", "thin", "magnitude unstructured", "magnitude channel by score", "magnitude channel at random"]
+    assert [cell.method for cell in found.table] == labels
+    by_label = dict(zip(labels, found.table, strict=True))
+    assert all(cell.inference_1 > 0 and cell.speedup_step_64 > 0 for cell in found.table)
+    assert by_label["magnitude channel by score"].kept == by_label["magnitude channel at random"].kept
+    assert by_label["magnitude channel by score"].bytes < by_label["magnitude unstructured"].bytes
+    assert by_label["magnitude unstructured"].bytes < by_label["dense"].bytes
+    total = found.results[-1]["total"]
+    assert abs(by_label["thin"].kept - 0.4 * total) < 0.2 * total
+    head, *rows = (tmp_path / "table.csv").read_text().splitlines()
+    assert "speedup_inference_64" in head
+    assert len(rows) == 5
+    page = (tmp_path / "report.html").read_text()
+    assert "Accuracy against time of training".lower() in page.lower()
+    assert "magnitude channel at random" in page
+    files = {path: path.read_bytes() for path in tmp_path.glob("runs/*/timings.json")}
+    assert len(files) == 5
+    assert compared().table == found.table
+    assert {path: path.read_bytes() for path in files} == files
+    broken = next(iter(files))
+    broken.write_text("{}")
+    with pytest.raises(ntksap.NtksapError, match="measures again"):
+        compared()
+
+
 def test_an_option_that_no_method_has_is_an_error(tmp_path):
     with pytest.raises(ntksap.InputError, match="none of snip, synflow has an option 'draws'"):
         ntksap.compare(methods=["snip", "synflow"], options={"draws": 2}, out=tmp_path)

@@ -17,8 +17,10 @@ SMALL = {
     "ntk-sap": {"draws": 1, "batch": 4},
     "ntk-sap-s": {"draws": 1, "batch": 4},
     "ntt": {"prune_lr": 0.05, "refresh": 1, "epoch_steps": 1},
+    "hutchinson": {"probes": 1},
+    "dpai": {"round_steps": 1},
 }
-PATTERNS = [None, "2:4", "1:3", "transposable-2:4", "block:2x2", "fan-in", "channel"]
+PATTERNS = [None, "2:4", "1:3", "transposable-2:4", "block:2x2", "fan-in"]
 RULES = [None, "uniform", "equal", "erk", "ntk-sap"]
 
 pytestmark = [
@@ -32,7 +34,7 @@ each_pattern = pytest.mark.parametrize("pattern", PATTERNS)
 
 def prune(case: Case, method: str, sparsity: float = 0.7, **settings) -> ntksap.Masks:
     rounds = min(METHODS[method].rounds, 2)
-    settings = {"rounds": rounds, "data": case.batches(), **SMALL.get(method, {}), **settings}
+    settings = {"rounds": rounds, **case.needs(METHODS[method]), **SMALL.get(method, {}), **settings}
     return ntksap.prune(case.module(), sparsity, method, **case.source(), **settings)
 
 
@@ -102,7 +104,7 @@ def test_places_without_scores_need_neither_inputs_nor_data():
 
 def test_resuming_inside_an_allocation_and_a_pattern_ends_with_the_same_masks():
     case = BY_NAME["conv-bn"]
-    for pattern, places in itertools.product(("2:4", "channel"), ("score", "random")):
+    for pattern, places in itertools.product(("2:4", "block:2x2"), ("score", "random")):
         seen: list[ntksap.Masks] = []
         how = {"rounds": 4, "pattern": pattern, "places": places, **case.source()}
         if places == "score":
@@ -146,7 +148,16 @@ def test_a_pattern_that_allows_less_than_asked_keeps_what_it_allows_and_says_so(
         ("magnitude", {"pattern": "2-4"}, "unknown pattern"),
         ("magnitude", {"rescale": "twice"}, "Known: layer, none, unit"),
         ("magnitude", {"allocation": "erk", "scope": "global"}, "omit scope"),
-        ("magnitude", {"allocation": "erk", "places": "balanced", "pattern": "channel"}, "contradict"),
+        ("magnitude", {"allocation": "erk", "places": "balanced", "pattern": "transposable-2:4"}, "contradict"),
+        ("magnitude", {"places": "balanced", "pattern": "channel"}, "contradict"),
+        ("magnitude", {"allocation": "erk", "pattern": "channel"}, "several layers at once"),
+        ("magnitude", {"scope": "layer", "pattern": "channel"}, "several layers at once"),
+        ("magnitude", {"floor": 2, "pattern": "channel"}, "at least one stays"),
+        ("magnitude", {"rescale": True, "pattern": "channel"}, "use rescale='unit'"),
+        ("magnitude", {"budget": "multiply-adds"}, "for whole channels"),
+        ("magnitude", {"round_to": 8}, "for whole channels"),
+        ("magnitude", {"budget": "flops", "pattern": "channel"}, "Known: multiply-adds, weights"),
+        ("magnitude", {"round_to": 0, "pattern": "channel"}, "at least 1"),
     ],
 )
 def test_what_cannot_be_combined_says_why(method: str, settings: dict, text: str):
@@ -161,3 +172,14 @@ def test_the_masks_of_the_paper_are_as_they_were_without_any_of_this():
     weights = torch.cat([p.detach().abs().flatten() for n, p in case.module().named_parameters() if n in masks])
     kept = torch.cat([masks[name].flatten() for name in masks])
     assert weights[kept].min() >= weights[~kept].max()
+
+
+@pytest.mark.parametrize("method", ["random", "magnitude"])
+def test_a_method_with_an_allocation_of_its_own_is_the_plain_one_inside_it(method: str):
+    case = BY_NAME["conv-bn"]
+    own = prune(case, f"{method}-erk")
+    assert own == prune(case, method, allocation="erk")
+    assert own.info["allocation"] == "erk"
+    assert prune(case, f"{method}-erk", allocation="uniform") == prune(case, method, allocation="uniform")
+    for scope in ("global", "layer"):
+        assert prune(case, f"{method}-erk", scope=scope) == prune(case, method, scope=scope)

@@ -17,7 +17,11 @@ SMALL = {
     "ntk-sap": {"draws": 2, "batch": 8},
     "ntk-sap-s": {"draws": 2, "batch": 8},
     "ntt": {"prune_lr": 0.05, "refresh": 1},
+    "hutchinson": {"probes": 2},
+    "dpai": {"round_steps": 2},
 }
+LOOK_AT_NOTHING = ("random", "random-erk")
+NEVER_EVALUATE = (*LOOK_AT_NOTHING, "magnitude", "magnitude-erk", "imp")  # imp trains, by a loop of the user's
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ntksap.ApproximationWarning"),  # tested in test_homogeneity
@@ -30,7 +34,7 @@ each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda met
 
 def prune(module, method: Method, case: Case, sparsity=0.7, **settings) -> ntksap.Masks:
     settings = {"rounds": min(method.rounds, 3), "floor": 1, **SMALL.get(method.name, {}), **settings}
-    return ntksap.prune(module, sparsity, method.name, data=case.batches(), **case.source(), **settings)
+    return ntksap.prune(module, sparsity, method.name, **case.needs(method), **case.source(), **settings)
 
 
 @each_method
@@ -81,14 +85,14 @@ def test_exact_count_same_seed_same_mask_and_nothing_of_the_caller_changes(case,
 def test_another_seed_gives_another_mask_exactly_where_the_method_draws(case, method):
     module = case.module()
     first, second = (prune(module, method, case, seed=seed) for seed in (0, 1))
-    assert (first != second) == method.weight_agnostic  # the others depend on weights and data, which are the same
+    assert (first != second) == (method.weight_agnostic or method.draws)  # others depend on weights and data alone
 
 
 @each_method
 @each_case
 def test_weight_agnostic_methods_and_only_they_ignore_the_present_weights(case, method):
-    if method.name == "random":
-        pytest.skip("random looks at nothing")
+    if method.name in LOOK_AT_NOTHING:
+        pytest.skip("looks at nothing")
     module, other = case.module(0), case.module(0)
     with torch.no_grad():
         for part in other.modules():
@@ -118,7 +122,7 @@ def test_masks_are_nested_unless_the_method_regrows(case, method):
 def test_going_on_after_any_round_ends_with_the_same_masks(method):
     case = CASES[0]
     module = case.module()
-    settings = {"rounds": 4, "data": case.batches(), **case.source(), **SMALL.get(method.name, {})}
+    settings = {"rounds": 4, **case.needs(method), **case.source(), **SMALL.get(method.name, {})}
     states: list[ntksap.Masks] = []
     last = ntksap.prune(module, 0.7, method.name, on_round=states.append, **settings)
     for state in states:
@@ -143,7 +147,7 @@ def test_the_caller_gets_the_module_back_untouched_when_scoring_raises(method):
     def fail(result):
         raise RuntimeError("scoring failed")
 
-    if method.name in ("random", "magnitude"):
+    if method.name in NEVER_EVALUATE:
         pytest.skip("never evaluates the module")
     with pytest.raises(ntksap.InputError, match="scoring failed"):
         prune(module, method, case, output=fail)
@@ -158,6 +162,9 @@ def test_methods_that_need_data_say_so(method):
     settings = {**case.source(), **SMALL.get(method.name, {}), "rounds": 1}
     if method.data_free:
         assert ntksap.prune(case.module(), 0.5, method.name, **settings).density == pytest.approx(0.5, abs=0.01)
+    elif method.trains:
+        with pytest.raises(ntksap.InputError, match="this method trains the network: pass train="):
+            ntksap.prune(case.module(), 0.5, method.name, data=case.batches(), **settings)
     else:
         with pytest.raises(ntksap.InputError, match="needs labelled data" if method.labels else "needs inputs"):
             ntksap.prune(case.module(), 0.5, method.name, **settings)
@@ -173,8 +180,8 @@ def test_methods_that_need_data_say_so(method):
 @each_method
 def test_the_default_dtype_of_torch_does_not_matter(method):
     case = next(case for case in CASES if case.name == "residual")
-    module, data = case.module(), case.batches()
-    settings = {"rounds": min(method.rounds, 3), **case.source(), **SMALL.get(method.name, {}), "data": data}
+    module = case.module()
+    settings = {"rounds": min(method.rounds, 3), **case.source(), **SMALL.get(method.name, {}), **case.needs(method)}
     expected = ntksap.prune(module, 0.7, method.name, **settings)
     torch.set_default_dtype(torch.float64)
     try:

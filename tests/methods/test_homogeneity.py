@@ -35,7 +35,8 @@ BENT = [
 def names(method: str, module: nn.Module, batch: torch.Tensor) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ntksap.prune(module, 0.5, method, data=[(batch, None)], input_shape=batch.shape[1:], rounds=3)
+        own = {"round_steps": 1} if method == "dpai" else {}
+        ntksap.prune(module, 0.5, method, data=[(batch, None)], input_shape=batch.shape[1:], rounds=3, **own)
     return [str(warning.message) for warning in caught if warning.category is ntksap.ApproximationWarning]
 
 

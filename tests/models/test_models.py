@@ -61,6 +61,20 @@ def test_weights_depend_on_the_seed_alone_and_are_kaiming_normal():
     assert all((m.weight == 1).all() and (m.bias == 0).all() for m in first.modules() if isinstance(m, nn.BatchNorm2d))
 
 
+@pytest.mark.parametrize("name", models.MODELS)
+def test_every_model_has_other_widths_in_proportion(name):
+    model = models.model_named(name)
+    usual, half = (models.outline(f"{name}-w{width}") for width in (model.width, model.width // 2))
+    counts = [[p.shape[0] for p in one.parameters()] for one in (usual, half)]
+    assert [tuple(p.shape) for p in usual.parameters()] == [tuple(p.shape) for p in models.outline(name).parameters()]
+    assert all(b == a or abs(b - a / 2) <= 0.5 for a, b in zip(*counts, strict=True))
+    assert counts[1] != counts[0]
+    assert models.model_named(f"{name}-w1").at_width(3).name == f"{name}-w3"
+    for wrong in (f"{name}-w0", f"{name}-w", f"{name}-w04", f"{name}-w2-w3", f"{name}-w123456"):
+        with pytest.raises(InputError, match="unknown model"):
+            models.model_named(wrong)
+
+
 def test_unknown_names_and_depths():
     with pytest.raises(InputError, match="Did you mean 'vgg16-bn'"):
         models.build("vgg16")

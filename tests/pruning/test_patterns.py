@@ -14,7 +14,7 @@ from ntksap.net import WeightView, weight_views
 from ntksap.pruning import pattern_named
 from ntksap.pruning.patterns import Cap, Tie, regular_tiles
 
-PATTERNS = ["2:4", "4:8", "1:3", "transposable-2:4", "transposable-1:4", "block:2x2", "block:3x4", "fan-in", "channel"]
+PATTERNS = ["2:4", "4:8", "1:3", "transposable-2:4", "transposable-1:4", "block:2x2", "block:3x4", "fan-in"]
 each_pattern = pytest.mark.parametrize("name", PATTERNS)
 
 shapes = st.lists(st.integers(1, 9), min_size=2, max_size=3).map(tuple)
@@ -23,9 +23,6 @@ shapes = st.lists(st.integers(1, 9), min_size=2, max_size=3).map(tuple)
 def obeys_by_hand(name: str, mask: torch.Tensor) -> bool:
     """The slow twin, for a mask (outputs, inputs, …): count one by one."""
     rows = mask.reshape(mask.shape[0], mask.shape[1], -1).permute(2, 0, 1).tolist()  # positions, outputs, inputs
-    if name == "channel":
-        kept = [{rows[p][o][i] for p in range(len(rows)) for i in range(len(rows[0][0]))} for o in range(len(rows[0]))]
-        return all(len(values) == 1 for values in kept)
     if name == "fan-in":
         return len({sum(sum(matrix[o]) for matrix in rows) for o in range(len(rows[0]))}) == 1
     for matrix in rows:
@@ -123,8 +120,19 @@ def test_groups_are_ranked_by_the_sum_of_their_scores():
     assert (
         select({"w": scores}, 4, pattern=pattern_named("block:2x2"))["w"].tolist() == [[False, False, True, True]] * 2
     )
-    channels = torch.tensor([[5.0, 0.0, 0.0], [2.0, 2.0, 2.0]])
-    assert select({"w": channels}, 3, pattern=pattern_named("channel"))["w"].tolist() == [[False] * 3, [True] * 3]
+
+
+def test_whole_channels_are_boxes_and_no_selection_of_single_layers_makes_them():
+    box = torch.tensor([True, False, True, True])[:, None] & torch.tensor([True, True, False])
+    kernel = box[..., None, None].expand(4, 3, 3, 3).clone()
+    assert Masks({"w": box, "k": kernel, "whole": torch.ones(2, 2, dtype=torch.bool)}).obeys("channel")
+    kernel[0, 0, 1, 1] = False
+    assert not Masks({"k": kernel}).obeys("channel")
+    box[0, 0] = False
+    assert not Masks({"w": box}).obeys("channel")
+    assert Masks({"w": box.new_ones(2, 2), "bias": box.new_ones(2)}, {"followers": ["bias"]}).total == 4
+    with pytest.raises(InputError, match="over several layers"):
+        select({"w": torch.rand(4, 3)}, 6, pattern=pattern_named("channel"))
 
 
 def test_constant_fan_in_keeps_the_best_of_each_output():

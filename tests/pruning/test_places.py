@@ -64,10 +64,9 @@ def test_blocks_and_constant_fan_in_are_balanced_in_their_own_unit():
     assert set(rows.sum((1, 2, 3)).tolist()) == {10}
 
 
-@pytest.mark.parametrize("name", ["channel", "transposable-2:4"])
-def test_patterns_that_contradict_balance_say_so(name):
+def test_patterns_that_contradict_balance_say_so():
     with pytest.raises(InputError, match="contradict"):
-        balanced_masks({"w": 8}, {"w": WeightView((4, 4))}, pattern_named(name), 0)
+        balanced_masks({"w": 8}, {"w": WeightView((4, 4))}, pattern_named("transposable-2:4"), 0)
 
 
 def test_inputs_that_do_not_divide_are_named():

@@ -8,8 +8,12 @@ from ntksap._base.tree_sum import Tree, layout
 from tests.processes.jobs import spawn
 from tests.processes.work import hashes, summed
 
-METHODS = ["magnitude", "synflow", "snip", "iterative-snip", "grasp", "ntk-sap"]
-SETTINGS = {"ntk-sap": {"draws": 5, "batch": 7, "perturbations": 2}}
+METHODS = ["magnitude", "synflow", "snip", "iterative-snip", "grasp", "ntk-sap", "hutchinson", "dpai"]
+SETTINGS = {
+    "ntk-sap": {"draws": 5, "batch": 7, "perturbations": 2},
+    "hutchinson": {"probes": 3},
+    "dpai": {"round_steps": 3},
+}
 
 
 @pytest.mark.parametrize("leaves", [range(0, 1), range(0, 6), range(3, 8), range(5, 21), range(4, 4)])

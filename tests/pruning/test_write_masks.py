@@ -39,6 +39,8 @@ def test_a_pattern_is_obeyed_and_what_does_not_fit_is_refused(tmp_path):
         ntksap.write_masks(tmp_path / "none", nn.Linear(8, 3), plan)
     with pytest.raises(ntksap.InputError, match="places"):
         ntksap.write_masks(tmp_path / "none", model, plan, places="score")
+    with pytest.raises(ntksap.InputError, match=r"channels .* use prune"):
+        ntksap.write_masks(tmp_path / "none", model, plan, pattern="channel")
     assert not (tmp_path / "none").exists()
 
 

@@ -11,7 +11,7 @@ from ntksap.report.experiments import experiments
 from ntksap.report.figures import COLOURS, looks
 from ntksap.report.reading import Run
 from ntksap.report.run_files import Spectrum
-from tests.report.finished_runs import finished, seeds
+from tests.report.finished_runs import finished, seeds, timed
 
 
 def experiment(*runs):
@@ -124,6 +124,27 @@ def test_accuracy_against_what_it_costs_marks_the_pareto_front():
 def test_results_that_do_not_say_their_weights_are_not_drawn_against_them():
     panels = accuracy_panels(experiment(*seeds("snip", 0.9, 0.8), *seeds("dense", 0.0, 0.9)))
     assert [panel.choice for panel in panels] == ["sparsity", "multiply-adds"]
+
+
+def test_accuracy_is_drawn_against_time_where_it_was_measured():
+    runs = [
+        finished("dense", 0.0, 0, 0.9, timings=timed(1.0)),
+        finished("thin", 0.75, 0, 0.8, timings=timed(0.25), budget="multiply-adds"),
+        finished("snip", 0.75, 0, 0.85, timings=timed(0.5), pattern="channel"),
+        finished("snip", 0.75, 0, 0.7, timings=timed(0.5), pattern="channel", places="random"),
+        finished("snip", 0.75, 0, 0.88),
+    ]
+    one = experiment(*runs)
+    assert [cell.method for cell in one.table] == [
+        "dense", "thin", "snip channel at random", "snip channel by score", "snip unstructured"
+    ]  # fmt: skip
+    chart = chart_of(accuracy_panels(one), "time of training")
+    drawn = {trace["name"]: trace["x"] for trace in chart.data if trace["name"] != "Pareto front"}
+    assert drawn == {"dense": [1000.0], "thin": [250.0], "snip channel at random": [500.0],
+                     "snip channel by score": [500.0]}  # fmt: skip
+    assert trace_of(chart, "Pareto front")["x"] == [250.0, 500.0, 1000.0]
+    assert "time of training" not in [panel.choice for panel in accuracy_panels(experiment(runs[-1]))]
+    assert len({look.dash for look in looks([cell.method for cell in one.table[2:]]).values()}) == 3
 
 
 def test_the_pareto_front_is_what_nothing_dominates():

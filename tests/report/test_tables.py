@@ -7,8 +7,8 @@ import pytest
 from ntksap.report.differences import differences
 from ntksap.report.experiments import experiments
 from ntksap.report.run_files import Spectrum
-from ntksap.report.tables import LONG, accuracy_table, cost_table, difference_table, spectra_table
-from tests.report.finished_runs import seeds
+from ntksap.report.tables import LONG, accuracy_table, cost_table, difference_table, measured_table, spectra_table
+from tests.report.finished_runs import seeds, timed
 
 
 @pytest.fixture
@@ -64,6 +64,15 @@ def test_other_tables_as_csv_hold_numbers_in_full(one):
     first, second = csv.DictReader(spectra.csv.splitlines())
     assert float(first["largest eigenvalue"]) == 1 / 3
     assert first["distance to dense"] == second["largest eigenvalue"] == "–"
+
+
+def test_what_was_measured_has_a_table_of_its_own(one):
+    assert measured_table(one) is None
+    runs = [*seeds("dense", 0.0, 0.9, timings=timed(1.0)), *seeds("thin", 0.75, 0.8, timings=timed(0.25))]
+    (found,) = experiments([*runs, *seeds("snip", 0.75, 0.8)])
+    rows = list(csv.reader(measured_table(found).csv.splitlines()))
+    assert rows[2] == ["thin", "0.75", "250.0", "4.0", "250.0", "4.0", "250.0", "4.0", "250.0"]
+    assert rows[3][2:] == ["–"] * 7
 
 
 def test_the_table_of_differences_begins_with_the_closest():

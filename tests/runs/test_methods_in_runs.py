@@ -10,13 +10,14 @@ from ntksap import Masks, models
 from ntksap.data import load
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place
-from ntksap.runs.masking import pruning_data
+from ntksap.runs.masking import make_masks, pruning_data
 from ntksap.runs.settings import pruning_for, settings_for
 from ntksap.training.checkpoint import read_model
 from ntksap.training.recipe import Recipe, load_recipe
 from tests.runs.small_runs import outcome, small_settings
 
 NTT = {"rounds": 3, "options": {"epoch_steps": 2, "kernel": "projected", "projections": 2, "prune_lr": 0.01}}
+PLANS = {"ntt": NTT, "dpai": {"options": {"round_steps": 2}}, "imp": {"options": {"rewind_epoch": 1}}}
 
 
 def test_a_run_trains_from_the_weights_that_ntt_chose(tmp_path):
@@ -38,9 +39,9 @@ def test_reinit_trains_from_fresh_weights_not_from_those_of_ntt(tmp_path):
     assert len({result["train_loss"] for result in results}) == 3
 
 
-@pytest.mark.parametrize("method", ["ntt", "mag-1epoch", "prospr", "px"])
+@pytest.mark.parametrize("method", ["ntt", "mag-1epoch", "prospr", "px", "dpai", "imp"])
 def test_a_pruning_that_stops_after_any_round_ends_in_the_same_bits(tmp_path, method):
-    plan = NTT if method == "ntt" else {"rounds": 3}
+    plan = {"rounds": 3, **PLANS.get(method, {})}
     settings = small_settings(method, epochs=1, **plan)
     run(settings, tmp_path / "whole")
     reference = outcome(tmp_path / "whole" / settings.name)
@@ -97,3 +98,36 @@ def test_methods_get_the_batches_they_ask_for():
     first, again = (pruning_data(pruning_for(method="ntt", sparsity=0.9), data) for _ in range(2))
     assert torch.equal(next(iter(first(1)))[0], next(iter(again(1)))[0])
     assert not torch.equal(next(iter(first(0)))[0], next(iter(first(1)))[0])
+
+
+def test_imp_trains_as_the_run_does(tmp_path):
+    """One level: the dense run of the same seed, whose largest weights are kept, and its first epoch to start from."""
+    settings = small_settings("imp", epochs=2, rounds=1, options={"rewind_epoch": 1})
+    run(settings, tmp_path, Place(keep_epochs=(0,)))
+    masks = Masks.load(tmp_path / settings.name / "masks.safetensors")
+    dense = small_settings("dense", epochs=2)
+    run(dense, tmp_path, Place(keep_epochs=(1, 2)))
+    model = models.build("lenet-300-100", num_classes=10, input_shape=(1, 8, 8), seed=0)
+    read_model(tmp_path / dense.name / "epoch-0002.safetensors", model)
+    assert masks == ntksap.prune(model, 0.9, "magnitude")
+    read_model(tmp_path / dense.name / "epoch-0001.safetensors", model)
+    assert all(torch.equal(masks.weights[name], p) for name, p in model.named_parameters())
+    trained = models.build("lenet-300-100", num_classes=10, input_shape=(1, 8, 8), seed=0)
+    read_model(tmp_path / settings.name / "epoch-0000.safetensors", trained)
+    assert torch.equal(trained[1].weight, model[1].weight * masks["1.weight"])
+
+
+def test_imp_takes_its_levels_from_the_sparsity_and_their_epochs_from_the_recipe():
+    common = {"model": "lenet-5", "data": "digits", "method": "imp", "seed": 0, "recipe": load_recipe("quick")}
+    settings = settings_for(sparsity=1 - 0.8**10, **common)
+    assert settings.rounds == 10
+    assert settings.options == {"rewind_epoch": 0, "level_epochs": load_recipe("quick").epochs}
+    with pytest.raises(ntksap.InputError, match="use `ntksap train` or `ntksap compare`"):
+        make_masks(pruning_for(method="imp", sparsity=0.5), models.build("lenet-5"), (1, 28, 28))
+
+
+def test_a_method_with_an_allocation_of_its_own_says_so_in_its_settings():
+    assert small_settings("random-erk").allocation == "erk"
+    assert small_settings("random-erk", allocation="uniform").allocation == "uniform"
+    assert small_settings("random-erk", scope="global").allocation == ""
+    assert small_settings("random").name == small_settings("random", degree_decay=0.0).name

@@ -28,6 +28,12 @@ def finished(tmp_path_factory):
     return root / settings.name, run(settings, root, Place(keep_epochs=(0, 1)))
 
 
+def test_levels_of_imp_hold_their_masks_and_the_training_after_them_regrows(tmp_path):
+    plan = {"epochs": 2, "rounds": 2}
+    results = [run(small_settings("imp", training=how, **plan), tmp_path) for how in ({}, RIGL)]
+    assert results[0]["mask_sha256"] == results[1]["mask_sha256"] != results[1]["final_mask_sha256"]
+
+
 def test_a_run_keeps_the_masks_it_began_with_and_those_it_ended_with(finished):
     folder, result = finished
     start, end = (Masks.load(folder / f"{name}.safetensors") for name in ("masks", "masks-final"))

@@ -13,7 +13,7 @@ from ntksap.analysis.multiply_adds import cost
 from ntksap.analysis.paths import log10_paths
 from ntksap.analysis.reach import effective_masks
 from ntksap.net import by_output, unwrap
-from ntksap.pruning import MakeInputs
+from ntksap.pruning import MakeInputs, without_followers
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def diagnose(
     flops = cost(model, masks, input_shape=input_shape, inputs=inputs)
     modules = dict(unwrap(model).named_modules(remove_duplicate=False))
     layers = []
-    for name, mask in masks.items():
+    for name, mask in without_followers(masks).items():
         layer = modules[name.rpartition(".")[0]]
         used_rows = by_output(layer, used[name])
         pairs = used[name].flatten(2).any(2) if isinstance(layer, _ConvNd) else used[name]

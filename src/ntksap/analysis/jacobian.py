@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from ntksap._base import InputError, generator_of
 from ntksap.analysis.taps import Call, Columns, Taps, derivatives
 from ntksap.net import Inputs, Net, Norm, Selectors, map_tensors
-from ntksap.pruning import Masks, Probe
+from ntksap.pruning import Masks, Probe, without_followers
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -69,7 +69,7 @@ class Jacobian:
         device: torch.device | str | None = None,
     ) -> None:
         self.net = net = Net(model, output=output, include=include, exclude=exclude, dtype=dtype, device=device)
-        given = Masks(masks or {})
+        given = Masks(without_followers(masks or {}))
         given.check(model)
         for name in given:
             if name not in net.prunable:

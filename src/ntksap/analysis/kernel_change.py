@@ -14,7 +14,7 @@ from ntksap.analysis.multiply_adds import cost
 from ntksap.analysis.spectrum import Kernel, spectrum_distance
 from ntksap.analysis.tangent_kernel import ntk
 from ntksap.net import Net, first_tensor
-from ntksap.pruning import MakeInputs, Probe
+from ntksap.pruning import MakeInputs, Probe, without_followers
 
 _INPUTS = (10, 5, 3)
 """How many noise inputs are tried, until the work is within the limit."""
@@ -112,6 +112,7 @@ def kernel_change(
     >>> kernel_change(layers, all_kept, input_shape=(8,)).distance
     0.0
     """
+    masks = without_followers(masks)
     net = Net(model, include=tuple(masks), output=output)
     probe = Probe.of(net, seed=seed, input_shape=input_shape, inputs=inputs)
     with torch.no_grad():

@@ -1,9 +1,10 @@
 """Multiply-adds of one inference, dense and under masks, layer by layer, in the paper's convention.
 
 Counted: each weight of a convolution, linear, attention or recurrent layer once per place (or time step) it is applied
-at (times its density under a mask); biases and the affine terms of normalisation layers in full; an ``nn.Identity``
-(the shortcut of a residual block) once per element, as the published code does. Not counted: activations, pooling,
-gates, the weightless products inside attention. The weights of an expert count for each input that is sent to it.
+at (times its density under a mask), those of an expert for each input that is sent to it; biases and the affine terms
+of normalisation layers likewise, in full unless whole channels are removed; an ``nn.Identity`` (the shortcut of a
+residual block) once per element, as the published code does. Not counted: activations, pooling, gates, the weightless
+products inside attention.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ntksap._base import global_seed
 from ntksap.net import arguments, is_stack, is_transformers_conv1d, layer_weights, private_copy, unwrap
-from ntksap.pruning import MakeInputs, Masks, Probe
+from ntksap.pruning import MakeInputs, Masks, Probe, without_followers
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def cost(
         Masks(masks).check(model)
     module = private_copy(unwrap(model)).float()
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    mask_of = {id(parameters[name]): mask for name, mask in (masks or {}).items()}
+    mask_of = {id(parameters[name]): mask for name, mask in (masks or {}).items() if name in parameters}
     counted: dict[str, LayerCost] = {}
     seen: set[int] = set()
 
@@ -93,12 +94,12 @@ def cost(
     args, kwargs = arguments(Probe(input_shape=shape, make_inputs=inputs).noise(0, batch=1))
     with torch.no_grad(), global_seed("forward"):
         module(*args, **kwargs)
-    uncounted = tuple(name for name in masks or () if id(parameters[name]) not in seen)
+    uncounted = tuple(name for name in without_followers(masks or {}) if id(parameters[name]) not in seen)
     return Cost(tuple(counted.values()), uncounted)
 
 
 class Term(NamedTuple):
-    """``times`` applications of some rows of a weight; or just ``times`` multiply-adds, which no mask thins out."""
+    """``times`` applications of some rows of a parameter; or just ``times`` multiply-adds, which no mask thins out."""
 
     times: int
     weight: Tensor | None = None
@@ -160,8 +161,7 @@ def _experts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o
 
 
 def _norm(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> list[Term]:
-    scale = [Term(output.numel())] if getattr(module, "weight", None) is not None else []
-    return scale + _bias(module, output)
+    return [*_each(getattr(module, "weight", None), output), *_bias(module, output)]
 
 
 def _identity(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> list[Term]:
@@ -180,13 +180,19 @@ def _attention(
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
         terms = [Term(p, w) for p, w in zip(places, weights, strict=True)]
     if module.in_proj_bias is not None:
-        terms.append(Term(sum(places) * width))
+        rows = [slice(i * width, (i + 1) * width) for i in range(3)]
+        terms += [Term(p, module.in_proj_bias, own) for p, own in zip(places, rows, strict=True)]
     terms.append(Term(places[0], module.out_proj.weight))  # the output projection is not called as a module
     return terms + _bias(module.out_proj, output[0])
 
 
 def _bias(module: nn.Module, output: Tensor) -> list[Term]:
-    return [Term(output.numel())] if getattr(module, "bias", None) is not None else []
+    return _each(getattr(module, "bias", None), output)
+
+
+def _each(parameter: Any, output: Tensor) -> list[Term]:
+    """Return a multiply-add for each entry of an output, by a parameter that has one entry for many of them."""
+    return [Term(output.numel() // max(1, parameter.numel()), parameter)] if isinstance(parameter, Tensor) else []
 
 
 _RULES: dict[type[nn.Module] | tuple[type[nn.Module], ...], Rule] = {

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ntksap._base import generator_of
 from ntksap.net import Net, map_tensors
-from ntksap.pruning import MakeInputs, Masks, Probe
+from ntksap.pruning import MakeInputs, Masks, Probe, without_followers
 
 _DRAWS, _INPUTS = 5, 8
 
@@ -35,6 +35,7 @@ def effective_masks(
     0
     """
     Masks(masks).check(model)
+    masks = without_followers(masks)
     net = Net(model, output=output, include=tuple(masks), dtype=torch.float64)
     probe = Probe.of(net, input_shape=input_shape, inputs=inputs)
     statistics = {

@@ -90,4 +90,5 @@ def describe_outcome(result: dict[str, Any]) -> str:
 def name_run(settings: Settings) -> str:
     """Return what lines call a run."""
     sparsity = "" if settings.method == DENSE else f" {settings.sparsity:.2%}"
-    return f"{settings.label}{sparsity} seed {settings.seed}"
+    variant = [settings.pattern, "" if settings.places == "score" else f"{settings.places} places"]
+    return " ".join([f"{settings.label}{sparsity}", *(word for word in variant if word), f"seed {settings.seed}"])

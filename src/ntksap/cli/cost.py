@@ -41,8 +41,8 @@ def show_cost(
         model: Which model.
         method_options: Options of single methods, for those of --methods that have them.
         masks: A mask file of this model, for the inference layer by layer; without it the dense model is counted.
-        methods: Names from `ntksap methods` with commas between them, or all. Each prunes the model to each of the
-            sparsities, since what an inference costs depends on the masks.
+        methods: Names from `ntksap methods` with commas between them, or all (but imp). Each prunes the model to each
+            of the sparsities, since what an inference costs depends on the masks.
         sparsities: Shares of prunable weights to remove, with commas between them; by default those of the paper's
             tables, 1 − 0.8^k.
         recipe: How many epochs training takes.

@@ -2,7 +2,7 @@
 
 from ntksap._base import InputError
 from ntksap.cli.options import ModelArguments
-from ntksap.models import MODELS
+from ntksap.models import MODELS, model_named
 from ntksap.pruning import Masks
 
 
@@ -13,7 +13,7 @@ def model_of(masks: Masks, given: ModelArguments, any_seed: bool) -> ModelArgume
     """
     info = masks.info
     name = given.model or info.get("model", "resnet20")
-    if not given.model and (not isinstance(name, str) or name not in MODELS):
+    if not given.model and not _in_table(name):
         own = isinstance(name, str) and ":" in name
         advice = f"If it is your own, and you trust it, add --model {name}" if own else "Say which it is: --model NAME"
         raise InputError(
@@ -40,3 +40,11 @@ def model_of(masks: Masks, given: ModelArguments, any_seed: bool) -> ModelArgume
 
 def _size(value: object, most: int) -> bool:
     return type(value) is int and 1 <= value <= most
+
+
+def _in_table(name: object) -> bool:
+    """Whether a name from a file is one of the table, at a width that the table has."""
+    try:
+        return isinstance(name, str) and model_named(name).width <= max(model.width for model in MODELS.values())
+    except InputError:
+        return False

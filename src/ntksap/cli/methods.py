@@ -29,6 +29,7 @@ def show_methods(json: bool = False) -> None:
                         "rounds": method.rounds,
                         "schedule": method.schedule if method.iterative else "one-shot",
                         "regrow": method.regrow,
+                        "allocation": method.allocation,
                         "options": {o.name: {"default": o.default, "help": o.help} for o in method.options.values()},
                     }
                     for method in METHODS.values()

@@ -46,28 +46,40 @@ class ModelArguments:
 
 
 @dataclass(frozen=True)
-class KeepArguments:
-    """How many weights each layer keeps, which of them, and in which pattern."""
+class ChooseArguments:
+    """How many weights each layer keeps, and which of them."""
 
     allocation: Annotated[str | None, tyro.conf.arg(metavar="|".join([*ALLOCATIONS, "METHOD"]))] = None
     """How many weights each layer keeps: a rule of `ntksap allocate`, or a method for the counts of its masks. By
     default the method itself decides."""
     places: Literal["score", "random", "balanced"] = "score"
-    """Which weights of a layer are kept: by the method's score, at random, or at random with the same number in every
-    output, input and position of a kernel."""
-    pattern: Annotated[str | None, tyro.conf.arg(metavar="N:M|transposable-2:4|block:RxC|fan-in|channel")] = None
-    """Which weights live or die together, or exclude each other."""
+    """Which weights of a layer (or which channels) are kept: by the method's score, at random, or at random with the
+    same number in every output, input and position of a kernel."""
+    degree_decay: float = 0.0
+    """How much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`; 0.2 keeps more
+    units alive."""
     rescale: bool = False
     """Multiply the kept weights of each layer by 1/√density before training."""
+    budget: Literal["weights", "multiply-adds"] = "weights"
+    """What the sparsity of whole channels, or of the thin network, is a share of."""
+    round_to: int = 1
+    """Whole channels: each coupled group keeps a multiple of this many, or all."""
 
     def settings(self) -> dict[str, Any]:
         """Return the keywords of `ntksap.runs.settings_for`."""
-        return {
-            "allocation": self.allocation or "",
-            "places": self.places,
-            "pattern": self.pattern or "",
-            "rescale": self.rescale,
-        }
+        return {**vars(self), "allocation": self.allocation or ""}
+
+
+@dataclass(frozen=True)
+class KeepArguments(ChooseArguments):
+    """How many weights each layer keeps, which of them, and in which pattern."""
+
+    pattern: Annotated[str | None, tyro.conf.arg(metavar="N:M|transposable-2:4|block:RxC|fan-in|channel")] = None
+    """Which weights live or die together, or exclude each other; channel: whole channels of the network."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the keywords of `ntksap.runs.settings_for`."""
+        return {**super().settings(), "pattern": self.pattern or ""}
 
 
 @dataclass(frozen=True)
@@ -90,8 +102,8 @@ def split_list(text: str) -> list[str]:
 
 
 def choose_methods(text: str) -> list[str]:
-    """Return the names in ``text``, or all."""
-    return list(METHODS) if text == "all" else split_list(text)
+    """Return the names in ``text``; all of them but those that train the network again and again for "all"."""
+    return [name for name, method in METHODS.items() if not method.trains] if text == "all" else split_list(text)
 
 
 def parse_numbers(kind: type[Any], what: str, text: str) -> list[Any]:

@@ -45,9 +45,9 @@ def run_train(
         method_options: Options of single methods.
         recipe_settings: Settings of the recipe to replace.
         keep: How many weights each layer keeps, which of them, and in which pattern.
-        model: A model from the table.
-        method: A name from `ntksap methods`, or dense to prune nothing.
-        sparsity: Share of prunable weights to remove.
+        model: A model from the table, with -wN at another width: resnet20-w8 is half of resnet20.
+        method: A name from `ntksap methods`; dense prunes nothing, thin has fewer channels in every layer instead.
+        sparsity: Share of prunable weights to remove (of the thin network: by which it is smaller).
         seed: Decides initial weights, draws, the order of images and augmentation.
         recipe: How to train: a name from the package (quick, cifar10-resnet20, …), or your own TOML file.
         sanity: Shuffle the mask within layers, train it from fresh weights, or keep the lowest scores.

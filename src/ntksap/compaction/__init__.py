@@ -6,22 +6,33 @@ from ntksap.compaction.plan import plan_compaction
 from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_recipe
 from ntksap.compaction.rules import Place, rule
 from ntksap.compaction.selection import channel_scores, select_channels
+from ntksap.compaction.selector import Budget, channel_selector, check_budget
 from ntksap.compaction.smaller import compact
+from ntksap.compaction.steps import ANYWHERE, Kernels, Step, read_steps
+from ntksap.compaction.uses import weight_uses
 
 __all__ = [
+    "ANYWHERE",
+    "Budget",
     "ChannelGroup",
     "ChannelGroups",
+    "Kernels",
     "Member",
     "Place",
     "Recipe",
+    "Step",
     "channel_groups",
     "channel_masks",
     "channel_scores",
+    "channel_selector",
+    "check_budget",
     "compact",
     "load_compact",
     "load_recipe",
     "plan_compaction",
+    "read_steps",
     "rule",
     "save_recipe",
     "select_channels",
+    "weight_uses",
 ]

@@ -1,6 +1,6 @@
 """Masks that remove whole channels, with everything that they would leave behind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from ntksap.pruning import Masks
 
 
 def channel_masks(model: nn.Module, groups: ChannelGroups, kept: Sequence[Tensor]) -> Masks:
-    """Return masks of every parameter on which a removed unit stands: weights, biases, parameters of norms.
+    """Return masks of every tensor on which a unit stands: weights, biases, parameters of norms and running means.
 
     What a removed channel leaves is then exactly 0 in all tensors that carry it, and stays so in training.
 
@@ -24,15 +24,43 @@ def channel_masks(model: nn.Module, groups: ChannelGroups, kept: Sequence[Tensor
 
     Raises `InputError` if a group would keep nothing.
     """
-    parameters = dict(unwrap(model).named_parameters())
-    masks: dict[str, Tensor] = {}
     for group, keep in zip(groups.groups, kept, strict=True):
         if keep.shape != (group.size,) or not keep.any():
             raise InputError(f"a group of {group.size} channels needs {group.size} bools, at least one of them True")
+    standing = {member.name for group in groups.groups for member in group.members}
+    shapes = {name: shape for name, shape in maskable(model).items() if name in standing}
+    return Masks(spread(groups, kept, shapes))
+
+
+def maskable(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of what masks of channels hold at zero: parameters and running means, in their order.
+
+    Other buffers are of no channel, or must not be 0, as running variances.
+    """
+    module = unwrap(model)
+    means = ((name, buffer) for name, buffer in module.named_buffers() if name.endswith("running_mean"))
+    return {name: tuple(tensor.shape) for name, tensor in (*module.named_parameters(), *means)}
+
+
+def spread(groups: ChannelGroups, kept: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Return a mask for each of these tensors: what stands on a unit that is not kept goes."""
+    masks = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+    for group, keep in zip(groups.groups, kept, strict=True):
         for member in group.members:
-            if member.name not in parameters:
-                continue  # a buffer
-            gone = (member.units >= 0) & ~keep.numpy()[np.maximum(member.units, 0)]
-            mask = masks.setdefault(member.name, torch.ones(parameters[member.name].shape, dtype=torch.bool))
-            mask.index_fill_(member.dim, torch.from_numpy(np.flatnonzero(gone)), False)
-    return Masks({name: masks[name] for name in parameters if name in masks})
+            if member.name in masks:
+                gone = (member.units >= 0) & ~keep.numpy()[np.maximum(member.units, 0)]
+                masks[member.name].index_fill_(member.dim, torch.from_numpy(np.flatnonzero(gone)), False)
+    return masks
+
+
+def gathered(groups: ChannelGroups, masks: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return which units masks keep, the reverse of `spread`: those of which anything is left where they stand."""
+    kept = []
+    for group in groups.groups:
+        keep = torch.zeros(group.size, dtype=torch.bool)
+        for member in group.members:
+            if member.name in masks:
+                alive = masks[member.name].movedim(member.dim, 0).flatten(1).any(1).numpy() & (member.units >= 0)
+                keep[torch.from_numpy(member.units[alive])] = True
+        kept.append(keep)
+    return kept

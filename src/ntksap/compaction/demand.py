@@ -1,15 +1,16 @@
 """Backwards through the graph: which entries of every tensor an output depends on."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from operator import getitem
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from ntksap.compaction.backward import Backward, Demands, Fold, Rule, elementwise, everything, moving
 from ntksap.compaction.graph import Graph, operator_name
-from ntksap.compaction.known import (
+from ntksap.compaction.rules.reductions import POOLING
+from ntksap.compaction.values import (
     CONVOLUTIONS,
     ELEMENTWISE,
     MOVING,
@@ -18,36 +19,12 @@ from ntksap.compaction.known import (
     Values,
     argument,
     by_channel,
-    call,
     groups_of_node,
     kernel_of,
     leading_rows,
     matrix_of,
     unpadded,
 )
-from ntksap.compaction.rules.reductions import POOLING
-
-Demands: TypeAlias = dict[fx.Node, Tensor]
-"""{node: bool tensor of its shape, True where an output depends on the entry}."""
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A layer whose bias can take over what constant inputs contribute: ``bias += weight · constant``.
-
-    Attributes:
-        bias: the placeholder of the bias.
-        source: the node of the input.
-        dim: its channel dimension.
-        weight: (outputs, inputs).
-        constant: (inputs), 0 where it is not constant.
-    """
-
-    bias: fx.Node
-    source: fx.Node
-    dim: int
-    weight: Tensor
-    constant: Tensor
 
 
 def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tuple[Demands, list[Fold]]:
@@ -55,7 +32,7 @@ def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tupl
 
     What reaches an output only through statistics over channels, of operators that may be ``inexact``, does not count.
     """
-    work = _Backward(values)
+    work = Backward(values)
     for node in graph.outputs:
         work.add(node, torch.ones((), dtype=torch.bool).expand(tuple(node.meta["val"].shape)))
     for node in reversed(graph.nodes):
@@ -68,97 +45,16 @@ def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tupl
         rule = (
             _inexact
             if name in inexact
-            else _RULES.get(name)
-            or (_moving if name in MOVING else _elementwise if name in ELEMENTWISE else _everything)
+            else _RULES.get(name) or (moving if name in MOVING else elementwise if name in ELEMENTWISE else everything)
         )
-        (rule if isinstance(node.target, torch._ops.OpOverload) else _everything)(work, node, wanted)
+        (rule if isinstance(node.target, torch._ops.OpOverload) else everything)(work, node, wanted)
     return work.found, work.folds
 
 
-class _Backward:
-    """The demands found so far."""
-
-    def __init__(self, values: Values) -> None:
-        self.values = values
-        self.found: Demands = {}
-        self.folds: list[Fold] = []
-
-    def add(self, node: Any, wanted: Tensor) -> None:
-        """Add to the demand on a node."""
-        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), Tensor):
-            wanted = wanted.expand(tuple(node.meta["val"].shape))
-            self.found[node] = wanted | self.found[node] if node in self.found else wanted
-
-    def of_node(self, node: fx.Node) -> list[Tensor | None]:
-        """Return the demand on each result of a node."""
-        if isinstance(node.meta.get("val"), Tensor):
-            return [self.found.get(node, torch.zeros((), dtype=torch.bool))]
-        parts: list[Tensor | None] = [None] * len(node.meta.get("val") or ())
-        for user in node.users:
-            if user.target is getitem and user in self.found:
-                place = int(user.args[1])  # type: ignore[arg-type]
-                earlier = parts[place]
-                parts[place] = self.found[user] if earlier is None else earlier | self.found[user]
-        return parts
-
-
-def _everything(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
-    for source in node.all_input_nodes:
-        work.add(source, torch.ones((), dtype=torch.bool))
-        value = source.meta.get("val")
-        if isinstance(value, tuple | list):
-            for user in source.users:
-                work.add(user, torch.ones((), dtype=torch.bool))
-
-
-def _elementwise(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
-    assert wanted[0] is not None
-    for source in node.all_input_nodes:
-        value = source.meta.get("val")
-        if not isinstance(value, Tensor):
-            continue
-        reaches = wanted[0]
-        if operator_name(node) in ("mul", "multiply"):
-            for other in node.all_input_nodes:
-                if other is not source and isinstance(work.values[other], Known):
-                    reaches = reaches & ~work.values[other].zero
-        work.add(source, _summed_to(reaches.expand(tuple(node.meta["val"].shape)), tuple(value.shape)))
-
-
-def _summed_to(wanted: Tensor, shape: tuple[int, ...]) -> Tensor:
-    result: Tensor = wanted.float().sum_to_size(shape) != 0
-    return result
-
-
-def _moving(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
-    """Take the derivative of the operator itself, which is linear."""
-    sources = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
-    leaves = {n: torch.zeros(tuple(n.meta["val"].shape), requires_grad=True)
-              for n in sources if n.meta["val"].is_floating_point()}  # fmt: skip
-    if not leaves or any(n not in leaves and work.values[n].unknown.any() for n in sources):
-        return _everything(work, node, wanted)
-
-    def one(source: fx.Node) -> Any:
-        return leaves[source] if source in leaves else work.values[source].value
-
-    with torch.enable_grad():
-        result = call(node, one)
-        results = list(result) if isinstance(result, tuple | list) else [result]
-        pairs = [(r, w) for r, w in zip(results, wanted, strict=True) if w is not None and r.requires_grad]
-        if not pairs:
-            return None
-        outputs, cotangents = zip(*[(r, w.expand(r.shape).to(r.dtype)) for r, w in pairs], strict=True)
-        derivatives = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
-    for source, derivative in zip(leaves, derivatives, strict=True):
-        if derivative is not None:
-            work.add(source, derivative != 0)
-    return None
-
-
-def _linear(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _linear(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     parts = matrix_of(node, work.values)
     if parts is None:
-        return _everything(work, node, wanted)
+        return everything(work, node, wanted)
     x, weight, bias = parts
     assert wanted[0] is not None
     (rows,) = leading_rows(wanted[0].expand(tuple(node.meta["val"].shape)))
@@ -177,7 +73,7 @@ def _foldable(bias: fx.Node | None, values: Values) -> bool:
     return bias is not None and bias.op == "placeholder" and len(bias.users) == 1
 
 
-def _convolution(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _convolution(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     x, bias = node.args[0], argument(node, 2, "bias")
     assert isinstance(x, fx.Node)
     assert wanted[0] is not None
@@ -198,11 +94,11 @@ def _convolution(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) ->
     return None
 
 
-def _matmul(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _matmul(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     first, second = node.args[0], node.args[1]
     a, b = work.values[first], work.values[second]  # type: ignore[index]
     if a.value.dim() < 2 or b.value.dim() < 2:
-        return _everything(work, node, wanted)
+        return everything(work, node, wanted)
     assert wanted[0] is not None
     reaches = wanted[0].expand(tuple(node.meta["val"].shape)).float()
     to_a = torch.matmul(reaches, (~b.zero).float().mT)
@@ -212,12 +108,12 @@ def _matmul(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None
     return None
 
 
-def _einsum(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _einsum(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     """An entry counts if it meets, in a product that is wanted, no zero."""
     equation, operands = str(node.args[0]).replace(" ", ""), list(node.args[1])  # type: ignore[arg-type]
     left, arrow, right = equation.partition("->")
     if not arrow or "." in equation:
-        return _everything(work, node, wanted)
+        return everything(work, node, wanted)
     assert wanted[0] is not None
     reaches = wanted[0].expand(tuple(node.meta["val"].shape)).float()
     alive = [(~work.values[operand].zero).float() for operand in operands]
@@ -226,25 +122,25 @@ def _einsum(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None
     return None
 
 
-def _glu(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _glu(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     x, dim = work.values[node.args[0]], argument(node, 1, "dim", -1)  # type: ignore[index]
     assert wanted[0] is not None
     reaches = wanted[0].expand(tuple(node.meta["val"].shape))
     work.add(node.args[0], torch.cat([reaches, reaches & ~x.zero.chunk(2, dim)[0]], dim))
 
 
-def _of_first(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _of_first(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     assert wanted[0] is not None
     work.add(node.args[0], wanted[0])
 
 
-def _group_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _group_norm(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     if node.args[1] == node.meta["val"].shape[1]:
         return _spatial(work, node, wanted)
-    return _everything(work, node, wanted)
+    return everything(work, node, wanted)
 
 
-def _batch_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _batch_norm(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     assert wanted[0] is not None
     reaches = wanted[0].expand(tuple(node.meta["val"].shape))
     weight = argument(node, 1, "weight")
@@ -253,14 +149,14 @@ def _batch_norm(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> 
     work.add(node.args[0], reaches)
 
 
-def _inexact(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _inexact(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     """Let a channel depend on itself alone; a reduction over channels on none of them."""
     source = node.args[0]
     if wanted[0] is not None and source.meta["val"].shape == node.meta["val"].shape:  # type: ignore[union-attr]
         work.add(source, wanted[0])
 
 
-def _spatial(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _spatial(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     count = POOLING.get(operator_name(node)) or node.args[0].meta["val"].dim() - 2  # type: ignore[union-attr]
     total: Tensor | None = None
     for part in wanted:
@@ -275,7 +171,7 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, tuple | list) else value
 
 
-def _attention(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _attention(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     query, key, value = node.args[:3]
     assert wanted[0] is not None
     reaches = wanted[0].expand(tuple(node.meta["val"].shape)).any(-2, keepdim=True)  # (…, H, 1, d)
@@ -293,11 +189,11 @@ def _attention(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> N
     work.add(mask, torch.ones((), dtype=torch.bool))
 
 
-def _embedding(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _embedding(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     return None  # the ids of its columns stand on the result already
 
 
-def _reduction(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _reduction(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     """Every entry of what is reduced counts, for a sum those that are not known to be 0."""
     source = node.args[0]
     x = work.values[source]  # type: ignore[index]
@@ -309,21 +205,21 @@ def _reduction(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> N
     work.add(source, (derivative != 0) & ~x.zero)
 
 
-def _along(work: _Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
+def _along(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     assert wanted[0] is not None
     dim = int(node.args[1])  # type: ignore[arg-type]
     work.add(node.args[0], wanted[0].expand(tuple(node.meta["val"].shape)).any(dim, keepdim=True))
 
 
-_Rule: TypeAlias = Callable[[_Backward, fx.Node, list[Tensor | None]], None]
-_PLAIN: dict[str, _Rule] = {
+_PLAIN: dict[str, Rule] = {
     "linear": _linear, "addmm": _linear, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "batch_norm": _batch_norm,
     "instance_norm": _spatial, "scaled_dot_product_attention": _attention, "embedding": _embedding, "sum": _reduction,
     "mean": _reduction, "softmax": _along, "log_softmax": _along, "cumsum": _along, "glu": _glu,
     "einsum": _einsum, "prelu": _of_first,
     "group_norm": _group_norm,
 }  # fmt: skip
-_RULES: dict[str, _Rule] = {
+
+_RULES: dict[str, Rule] = {
     **_PLAIN,
     **dict.fromkeys(CONVOLUTIONS | TRANSPOSED, _convolution),
     **dict.fromkeys(POOLING, _spatial),

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import torch
@@ -131,20 +132,59 @@ def _used(output: fx.Node) -> set[fx.Node]:
     return found
 
 
+def in_place_write(before: Tensor, written: Tensor) -> Tensor:
+    """Stand for a tensor that a write into another view of its memory has changed; no rule follows that."""
+    raise NotImplementedError
+
+
 def _name_in_place_results(graph: fx.Graph) -> None:
-    """Let what runs after an in-place operator read its result, not the tensor that it overwrote."""
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        target = node.target
-        if not (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and node.args):
+    """Let what runs after an in-place operator read its result, not the tensor that it overwrote.
+
+    Tensors that share the overwritten memory have changed too. Those that are read later become an `in_place_write`,
+    which has no rule, so that it freezes what it touches and is named.
+    """
+    order: dict[fx.Node, float] = {node: place for place, node in enumerate(graph.nodes)}
+    memory = _memory(graph)
+    for node in list(graph.nodes):
+        if not _writes(node):
             continue
-        first = node.args[0]
-        if isinstance(first, fx.Node) and target._schema.arguments[0].alias_info is not None:
-            for user in [user for user in first.users if order[user] > order[node]]:
-                user.replace_input_with(first, node)
-            pure = getattr(torch.ops.aten, operator_name(node), None)
-            if pure is not None and target._overloadname in pure.overloads():
-                node.target = getattr(pure, target._overloadname)
+        first, target = node.args[0], node.target
+        earlier = [other for other in order if order[other] < order[node] and memory[other] is memory[first]]
+        for other in earlier:
+            later = [user for user in other.users if order[user] > order[node]]
+            if other is first or not later:
+                continue
+            with graph.inserting_after(node):
+                changed = graph.call_function(in_place_write, (other, node))
+            changed.meta = {**node.meta, "val": other.meta["val"]}
+            order[changed], memory[changed] = order[node], memory[first]
+            for user in later:
+                user.replace_input_with(other, changed)
+        for user in [user for user in first.users if order[user] > order[node]]:
+            user.replace_input_with(first, node)
+        pure = getattr(torch.ops.aten, operator_name(node), None)
+        if pure is not None and target._overloadname in pure.overloads():
+            node.target = getattr(pure, target._overloadname)
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node overwrites its first argument."""
+    target = node.target
+    if not (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and node.args):
+        return False
+    return isinstance(node.args[0], fx.Node) and target._schema.arguments[0].alias_info is not None
+
+
+def _memory(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """Return for each node the one whose memory it may share: itself, or what it is a view or a part of."""
+    found: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        first = node.args[0] if node.args else None
+        shares = node.target is getitem
+        if isinstance(node.target, torch._ops.OpOverload):
+            shares = any(result.alias_info is not None for result in node.target._schema.returns)
+        found[node] = found[first] if shares and isinstance(first, fx.Node) else node
+    return found
 
 
 def shape_of(node: fx.Node) -> Any:

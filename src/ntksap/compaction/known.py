@@ -7,45 +7,32 @@ the same in the smaller module, not outputs alone.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from operator import getitem
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_map_only
 
 from ntksap.compaction.graph import Graph, operator_name, shape_of
-from ntksap.compaction.rules.elementwise import BINARY, UNARY
 from ntksap.compaction.rules.reductions import POOLING
-from ntksap.compaction.rules.shape import MOVES, VIEWS
-
-MOVING = MOVES | VIEWS | {"chunk", "split", "split_with_sizes", "tensor_split", "unbind", "slice", "narrow", "select",
-                          "roll", "index", "index_select"}  # fmt: skip
-"""Operators that only move entries."""
-
-ELEMENTWISE = set(UNARY) | set(BINARY)
-CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
-TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
-
-
-@dataclass(frozen=True)
-class Known:
-    """Values of a tensor, where they are not known, and where they are known but trained (nowhere by default)."""
-
-    value: Tensor
-    unknown: Tensor
-    trained: Tensor | None = None
-
-    @property
-    def zero(self) -> Tensor:
-        """Where it is known to be 0, and to stay 0."""
-        zero = ~self.unknown & (self.value == 0)
-        return zero if self.trained is None else zero & ~self.trained
-
-
-Values: TypeAlias = dict[fx.Node, Any]
-"""{node: `Known`, a list of them for several results, None for no tensor}."""
+from ntksap.compaction.values import (
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    MOVING,
+    TRANSPOSED,
+    Known,
+    Values,
+    argument,
+    by_channel,
+    certain,
+    groups_of_node,
+    kernel_of,
+    leading_rows,
+    matrix_of,
+    nothing_known,
+    run,
+    unpadded,
+)
 
 
 def evaluate(graph: Graph, stored: Mapping[str, Known]) -> Values:
@@ -65,46 +52,6 @@ def evaluate(graph: Graph, stored: Mapping[str, Known]) -> Values:
             else:
                 values[node] = nothing_known(node)
     return values
-
-
-def certain(value: Tensor) -> Known:
-    """Return a tensor of which everything is known."""
-    return Known(value.cpu(), torch.zeros((), dtype=torch.bool).expand(value.shape))
-
-
-def nothing_known(node: fx.Node) -> Any:
-    """Return the result of a node of which nothing is known."""
-
-    def hidden(like: Any) -> Known | None:
-        if not isinstance(like, Tensor):
-            return None
-        zero = torch.zeros((), dtype=like.dtype).expand(tuple(like.shape))
-        return Known(zero, torch.ones((), dtype=torch.bool).expand(tuple(like.shape)))
-
-    value = node.meta.get("val")
-    return [hidden(one) for one in value] if isinstance(value, tuple | list) else hidden(value)
-
-
-def run(node: fx.Node, values: Values, pick: Callable[[Known], Tensor]) -> Any:
-    """Run the operator of ``node`` on one side of its arguments' values."""
-
-    def one(source: fx.Node) -> Any:
-        known = values[source]
-        return [pick(k) for k in known] if isinstance(known, list) else pick(known)
-
-    return call(node, one)
-
-
-def call(node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
-    """Run the operator of ``node`` with a value for each node among its arguments, on the CPU."""
-    given = tree_map_only(fx.Node, value, (node.args, dict(node.kwargs)))
-    args, kwargs = tree_map_only(torch.device, lambda _: torch.device("cpu"), given)
-    return node.target(*args, **kwargs)  # type: ignore[operator]
-
-
-def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
-    """Return an argument of an operator by place or name."""
-    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
 
 
 def _result(node: fx.Node, values: Values) -> Any:
@@ -158,29 +105,6 @@ def _product(node: fx.Node, values: Values) -> Known:
     return Known(result.value.masked_fill(zero, 0), result.unknown & ~zero)
 
 
-def by_channel(known: Known, dim: int) -> tuple[Tensor, Tensor]:
-    """Return value and unknown for each index of a dimension: known only where all its entries are the same."""
-    rows = known.value.movedim(dim, -1).reshape(-1, known.value.shape[dim])
-    hidden = known.unknown.movedim(dim, -1).reshape(rows.shape)
-    if not len(rows):
-        return torch.zeros_like(known.value.new_zeros(known.value.shape[dim])), hidden.new_ones(known.value.shape[dim])
-    unknown = hidden.any(0) | (rows != rows[0]).any(0)
-    return rows[0].masked_fill(unknown, 0), unknown
-
-
-def matrix_of(node: fx.Node, values: Values) -> tuple[fx.Node, Known, fx.Node | None] | None:
-    """Return input, weight (O, I) and bias of a linear layer, None if it is no plain one."""
-    name = operator_name(node)
-    if name == "linear":
-        return node.args[0], values[node.args[1]], argument(node, 2, "bias")  # type: ignore[return-value, index]
-    if name == "addmm" and not node.kwargs and len(node.args[0].meta["val"].shape) == 1:  # type: ignore[union-attr]
-        bias, x, weight = node.args
-        turned = values[weight]  # type: ignore[index]
-        trained = None if turned.trained is None else turned.trained.T
-        return x, Known(turned.value.T, turned.unknown.T, trained), bias  # type: ignore[return-value]
-    return None
-
-
 def _linear(node: fx.Node, values: Values) -> Known | None:
     parts = matrix_of(node, values)
     if parts is None:
@@ -196,13 +120,6 @@ def _linear(node: fx.Node, values: Values) -> Known | None:
     if len(out) == 1:
         return Known(out[0].expand(shape), hidden[0].expand(shape))
     return Known(out.reshape(shape), hidden.reshape(shape))
-
-
-def leading_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return tensors (…, I) of one shape as (rows, I); one row if all rows are the same."""
-    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
-    same = all(len(rows) > 0 and bool((rows == rows[0]).all()) for rows in flat)
-    return tuple(rows[:1] if same else rows for rows in flat)
 
 
 def _matmul(node: fx.Node, values: Values) -> Known:
@@ -224,26 +141,6 @@ def _einsum(node: fx.Node, values: Values) -> Known | None:
 
 def _meets(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a.float(), b.float()) != 0
-
-
-def kernel_of(node: fx.Node, values: Tensor) -> Tensor:
-    """Return values of a convolution's weight as (outputs, inputs ÷ groups, taps), of a transposed one too."""
-    kernel: Tensor = values.flatten(2)
-    if operator_name(node) in TRANSPOSED:  # from (groups · C ÷ groups, O ÷ groups, taps)
-        kernel = kernel.unflatten(0, (groups_of_node(node), -1)).transpose(1, 2).flatten(0, 1)
-    return kernel
-
-
-def groups_of_node(node: fx.Node) -> int:
-    """Return into how many groups a convolution is divided."""
-    return int(argument(node, 6, "groups", 1))
-
-
-def unpadded(node: fx.Node) -> bool:
-    """Return whether a convolution sees no zeros around its image, so that a constant stays one."""
-    padding = argument(node, 4, "padding", 0)
-    plain = operator_name(node) in CONVOLUTIONS
-    return plain and not isinstance(padding, str) and not any(torch.atleast_1d(torch.tensor(padding)).tolist())
 
 
 def _convolution(node: fx.Node, values: Values) -> Known | None:

@@ -34,7 +34,14 @@ class Links:
     unknown: dict[str, list[tuple[str, Ints]]] = field(default_factory=dict)
 
 
-def link(graph: Graph, module: nn.Module, *, inexact: Collection[str] = (), rigid: Collection[str] = ()) -> Links:
+def link(
+    graph: Graph,
+    module: nn.Module,
+    *,
+    inexact: Collection[str] = (),
+    rigid: Collection[str] = (),
+    apart: bool = False,
+) -> Links:
     """Carry ids through ``graph`` by the rules of its operators.
 
     Args:
@@ -42,6 +49,7 @@ def link(graph: Graph, module: nn.Module, *, inexact: Collection[str] = (), rigi
         module: the module, whose attributes tell what an axis is.
         inexact: operators (``"layer_norm"``) that may change with the number of channels instead of freezing it.
         rigid: names of classes whose code cannot follow another size.
+        apart: do not couple the groups of a layer, which only whoever removes channels must keep alike.
     """
     links = Links(graph, parameters=frozenset(name for name, _ in module.named_parameters()))
     shapes = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -52,7 +60,7 @@ def link(graph: Graph, module: nn.Module, *, inexact: Collection[str] = (), rigi
         elif node.op == "call_function" and node.target is getitem:
             links.axes[node] = links.axes[node.args[0]][node.args[1]]  # type: ignore[index]
         elif node.op == "call_function":
-            links.axes[node] = _follow(links, Place(node, module, links.units, inexact, rigid))
+            links.axes[node] = _follow(links, Place(node, module, links.units, inexact, rigid, apart))
         else:
             links.axes[node] = _fixed(node)
     for node in graph.outputs:

@@ -6,16 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntksap.compaction.demand import Demands, Fold, demands
+from ntksap.compaction.backward import Demands, Fold
+from ntksap.compaction.demand import demands
 from ntksap.compaction.graph import read_graph
 from ntksap.compaction.groups import groups_of, stored_axes
 from ntksap.compaction.ids import Axes
-from ntksap.compaction.known import Known, certain, evaluate
+from ntksap.compaction.known import evaluate
 from ntksap.compaction.links import Links
 from ntksap.compaction.recipe import Recipe
 from ntksap.compaction.sizes import code_attributes, kept_indices, merged
 from ntksap.compaction.slice import layer_attributes
 from ntksap.compaction.trial import follow_code
+from ntksap.compaction.values import Known, certain
 from ntksap.net import Inputs, unwrap
 from ntksap.pruning import Masks
 
@@ -61,7 +63,7 @@ def _roots(links: Links) -> list[int]:
 
 def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed: Collection[int]) -> dict[str, Known]:
     """Return what is known of parameters and buffers: pruned weights are 0 and stay 0; what goes keeps its value."""
-    result = {name: certain(buffer.detach()) for name, buffer in model.named_buffers()}
+    result = {name: certain(_masked(buffer.detach(), masks.get(name))) for name, buffer in model.named_buffers()}
     axes, marked = stored_axes(links), links.units.marks(removed)
     for name, parameter in model.named_parameters():
         value = parameter.detach().cpu()
@@ -78,6 +80,10 @@ def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed
                 stays = stays & torch.from_numpy(~gone).view(column)
         result[name] = Known(value, trained & stays, trained)
     return result
+
+
+def _masked(tensor: Tensor, mask: Tensor | None) -> Tensor:
+    return tensor if mask is None else tensor * mask.to(tensor.device)
 
 
 def _dead(links: Links, wanted: Demands) -> set[int]:

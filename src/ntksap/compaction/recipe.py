@@ -42,7 +42,7 @@ class Recipe:
         """
         model = unwrap(model)
         self.check(model)
-        own = dict(model.named_parameters())
+        own = dict(model.named_parameters()) | dict(model.named_buffers())
         with torch.no_grad():
             tensors = {name: own[name] * mask.to(own[name].device) for name, mask in (masks or {}).items()}
             for name, more in self.folded.items():

@@ -46,20 +46,23 @@ def select_channels(
     *,
     costs: Mapping[str, float] | None = None,
     round_to: int = 1,
+    within: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
-    """Return for each group which units are kept, so that what is left costs as near to ``density`` as units allow.
+    """Return for each group which units are kept, so that what is left costs at most ``density``, and hardly less.
 
-    Units of all groups are ranked together by `channel_scores` and the lowest go first; ties go by index. What is left
-    costs Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at least one
-    unit.
+    Units of all groups are ranked together by `channel_scores`; ties go by index. The best are kept as long as they
+    fit, then of each group the next best that still fit: no more can be added. What is left costs
+    Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at least one unit,
+    whatever that costs.
 
     Args:
         groups: the coupled channel groups.
         scores: {parameter: scores of its shape}, larger = keep.
         density: the part of the cost to keep, 0 < density ≤ 1.
-        costs: {parameter: what one of its weights costs}: 1 by default, so that weights are counted; multiply-adds of
-            one weight on one input, to count those.
-        round_to: groups keep a multiple of this many units, rounded up, if they have as many.
+        costs: {parameter: what one of its weights costs}: 1 by default, so that weights are counted; `weight_uses`
+            to count multiply-adds.
+        round_to: groups keep a multiple of this many units, or all that they have.
+        within: for each group a bool tensor (size), the units that may be kept; all by default.
 
     Raises `InputError` for a density out of range or channels to which nothing can be done.
     """
@@ -71,42 +74,53 @@ def select_channels(
         reasons = "; ".join(sorted(set(groups.frozen.values()))[:3])
         raise InputError(f"no channel of this module can be removed: {reasons or 'it has no coupled channels'}")
     sums = channel_scores(groups, scores)
+    if within is not None:  # what may not be kept comes last
+        sums = [own.masked_fill(~free, -torch.inf) for own, free in zip(sums, within, strict=True)]
+    most = [int((own > -torch.inf).sum()) for own in sums]
     ranking = torch.cat(sums).argsort(stable=True, descending=True)
     places = torch.empty_like(ranking).scatter_(0, ranking, torch.arange(len(ranking)))
     ranks = [part.numpy() for part in places.split([group.size for group in groups.groups])]
+    orders = [np.argsort(rank) for rank in ranks]
+
+    def kept(numbers: Sequence[int]) -> list[NDArray[np.bool_]]:
+        return [np.isin(np.arange(len(order)), order[:n]) for order, n in zip(orders, numbers, strict=True)]
+
+    def best(count: int) -> list[int]:
+        """Return how many units each group has among the best ``count`` of all, at least one, rounded up."""
+        found = [max(1, int((rank < count).sum())) for rank in ranks]
+        return [min(m, -(-n // round_to) * round_to) for n, m in zip(found, most, strict=True)]
+
+    def fits(numbers: Sequence[int]) -> bool:
+        return left_over(groups, shapes, weigh, kept(numbers)) <= budget
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in scores.items()}
     weigh = costs or dict.fromkeys(scores, 1.0)
-    target = density * _cost(groups, scores, weigh, [np.ones(len(r), np.bool_) for r in ranks])
-
-    def at(count: int) -> list[NDArray[np.bool_]]:
-        return [_best(rank, count, round_to) for rank in ranks]
-
-    low, high = 0, len(ranking)  # the best `low` cost at most the target (or nothing less is allowed), `high` more
+    budget = density * left_over(groups, shapes, weigh) * (1 + 1e-12)  # but for rounding
+    low, high = 0, len(ranking) + 1  # the best `low` fit (or nothing less is allowed), the best `high` do not
     while high - low > 1:
         middle = (low + high) // 2
-        if _cost(groups, scores, weigh, at(middle)) <= target:
-            low = middle
-        else:
-            high = middle
-    below, above = (_cost(groups, scores, weigh, at(count)) for count in (low, high))
-    chosen = at(high if abs(above - target) < abs(below - target) or below == above else low)
-    return [torch.from_numpy(keep) for keep in chosen]
+        low, high = (middle, high) if fits(best(middle)) else (low, middle)
+    numbers = best(low)
+    while True:
+        more = [min(m, n + round_to) for n, m in zip(numbers, most, strict=True)]
+        larger = [g for g in range(len(numbers)) if more[g] > numbers[g]]
+        larger.sort(key=lambda g: int(ranks[g][orders[g][numbers[g]]]))
+        tried = ([*numbers[:g], more[g], *numbers[g + 1 :]] for g in larger)
+        found = next((one for one in tried if fits(one)), None)
+        if found is None:
+            return [torch.from_numpy(keep) for keep in kept(numbers)]
+        numbers = found
 
 
-def _best(rank: NDArray[np.int64], count: int, round_to: int) -> NDArray[np.bool_]:
-    """Mark the units among the best ``count`` of all, at least one, and more until their number is round."""
-    number = max(1, int((rank < count).sum()))
-    number = min(len(rank), -(-number // round_to) * round_to)
-    keep = np.zeros(len(rank), np.bool_)
-    keep[np.argsort(rank)[:number]] = True
-    return keep
-
-
-def _cost(
-    groups: ChannelGroups, scores: Mapping[str, Tensor], costs: Mapping[str, float], kept: Sequence[NDArray[np.bool_]]
+def left_over(
+    groups: ChannelGroups,
+    shapes: Mapping[str, tuple[int, ...]],
+    costs: Mapping[str, float],
+    kept: Sequence[NDArray[np.bool_]] | None = None,
 ) -> float:
-    """Return what is left of the scored parameters, each weight at its cost."""
-    sizes = {name: list(tensor.shape) for name, tensor in scores.items()}
-    for group, keep in zip(groups.groups, kept, strict=True):
+    """Return what the parameters of these shapes cost, of which only the ``kept`` units are left; by default all."""
+    sizes = {name: list(shape) for name, shape in shapes.items()}
+    for group, keep in zip(groups.groups if kept is not None else (), kept or (), strict=True):
         for member in group.members:
             if member.name in sizes:
                 gone = (member.units >= 0) & ~keep[np.maximum(member.units, 0)]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ntksap._base import fill, make_folder, usable_device, write_atomically, write_json
-from ntksap.report import Cell, accuracy_figure, build_report, cells, save_figure, to_csv
-from ntksap.runs import Engine, OnEvent, Place, collect, grid
+from ntksap.report import Cell, accuracy_figure, build_report, labelled_cells, save_figure, to_csv
+from ntksap.runs import Engine, OnEvent, OnProgress, Place, collect, grid, measure
 from ntksap.training import Recipe, load_recipe
 
 
@@ -44,7 +44,11 @@ def compare(
     options: Mapping[str, Any] | None = None,
     allocation: str | None = None,
     places: Literal["score", "random", "balanced"] = "score",
-    pattern: str | None = None,
+    patterns: Sequence[str] = ("unstructured",),
+    thin: bool = False,
+    budget: Literal["weights", "multiply-adds"] = "weights",
+    round_to: int = 1,
+    degree_decay: float = 0.0,
     rescale: bool = False,
     out: str | Path = "runs",
     data_dir: str | Path | None = None,
@@ -60,11 +64,15 @@ def compare(
     store: str | None = None,
     log: Sequence[str] = (),
     on_event: OnEvent = lambda event: None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> MethodComparison:
     """Compare methods: accuracy against sparsity over seeds, with the dense network as the reference.
 
     What ``ntksap compare`` does. Runs are folders in ``out/runs`` and survive whatever stops this call: the same call
     resumes them, and reads those that are finished. A run that fails does not stop the others.
+
+    With ``thin`` or several patterns, what it all buys is measured after the runs, once for each: seconds of inference
+    and of a training step beside those of the dense network, and bytes; see `ntksap.runs.measuring`.
 
     Args:
         model: a name from the table of models.
@@ -81,7 +89,11 @@ def compare(
             masks. By default each method itself decides.
         places: which weights of a layer are kept: by the method's score, at random, or at random with the same number
             in every output, input and position of a kernel.
-        pattern: which weights live or die together, or exclude each other, see `ntksap.prune`.
+        patterns: each method in each of these: ``"unstructured"``, or what ``pattern=`` of `ntksap.prune` takes.
+        thin: beside them the thin network, the dense one with fewer channels in every layer, at each sparsity, and with
+            the pattern ``"channel"`` random channels at the same widths.
+        budget, round_to: of the pattern ``"channel"``, see `ntksap.prune`; the budget of the thin network, too.
+        degree_decay: how much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`.
         rescale: multiply the kept weights of each layer by 1/√density before training.
         out: the folder for the runs, ``table.csv``, ``results.json``, ``accuracy.png``, ``.svg`` and ``report.html``.
         data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
@@ -95,6 +107,7 @@ def compare(
         store: a URL under which finished runs are shared.
         log: what else takes the records of training, in each run's folder: "tensorboard", "wandb" (offline).
         on_event: told of all that happens to the runs.
+        on_progress: told how far the measurements are.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, recipe_settings)
     if isinstance(recipe, Recipe) and recipe_settings:
@@ -110,8 +123,12 @@ def compare(
         options=options,
         allocation=allocation or "",
         places=places,
-        pattern=pattern or "",
+        degree_decay=degree_decay,
         rescale=rescale,
+        patterns=patterns,
+        thin=thin,
+        budget=budget,
+        round_to=round_to,
     )
     usable_device(device)
     where_data = Path(data_dir) if data_dir is not None else None
@@ -122,7 +139,11 @@ def compare(
     outcome = collect(plan, events, on_event)
     names = dict.fromkeys(one.name for one in plan)
     results = [outcome.results[name] for name in names if name in outcome.results]
-    found = MethodComparison(cells(results), results, outcome.failed)
+    if thin or len(patterns) > 1:  # what it all buys is the question
+        finished = [one for one in {one.name: one for one in plan}.values() if one.name in outcome.results]
+        timings = measure(finished, folder / "runs", place, on_progress)
+        results = [{**result, "timings": timings[result["name"]]} for result in results]
+    found = MethodComparison(labelled_cells(results), results, outcome.failed)
     _write(found, folder, f"{model} on {data}, {chosen.epochs} epochs")
     return found
 

@@ -1,7 +1,10 @@
 """The methods: one file each, one line each in this table."""
 
+from ntksap.methods.dpai import dpai
 from ntksap.methods.grasp import grasp
 from ntksap.methods.homogeneity import warn_of_bends
+from ntksap.methods.hutchinson import hutchinson
+from ntksap.methods.imp import imp
 from ntksap.methods.layer_densities import layer_densities
 from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
@@ -9,6 +12,7 @@ from ntksap.methods.missing_derivatives import explain_failures
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.ntk_sap_analytic import ntk_sap_analytic
 from ntksap.methods.ntt import ntt
+from ntksap.methods.phew import phew
 from ntksap.methods.prospr import prospr
 from ntksap.methods.px import px
 from ntksap.methods.random import random
@@ -52,4 +56,16 @@ register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds
                 data="none", weight_agnostic=True, splits=True))
 register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
                 rounds=20, data="none", weight_agnostic=True))
+register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK has it", data="none",
+                weight_agnostic=True, allocation="erk"))
+register(Method("magnitude-erk", magnitude, "keep the largest initial weights, in each layer as many as ERK has it",
+                data="none", allocation="erk"))
+register(Method("hutchinson", hutchinson, "keep what changes the loss most, to second order", data="training set",
+                batch=128, draws=True))
+register(Method("phew", None, "keep what random walks along large weights meet first", pruner=phew, data="none",
+                draws=True))
+register(Method("dpai", None, "train a mask to many paths, and to many units and kernels on them", pruner=dpai,
+                rounds=20, schedule="one-shot", allocation="erk", data="none", weight_agnostic=True, regrow=True))
+register(Method("imp", None, "train, remove the smallest weights, rewind the others, and again", pruner=imp, rounds=18,
+                rate=0.2, data="training", returns_weights=True, from_recipe={"level_epochs": "epochs"}))
 # fmt: on

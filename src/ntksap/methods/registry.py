@@ -1,6 +1,7 @@
 """What a method is, and the table it is looked up in."""
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from ntksap.pruning import Pruner, Score, prune_rounds
 
 METHODS: dict[str, "Method"] = {}
 
-Need: TypeAlias = Literal["none", "pruning set", "training set"]
-"""The data that a method needs: none; a few batches, held in memory; epochs of batches, streamed."""
+Need: TypeAlias = Literal["none", "pruning set", "training set", "training"]
+"""What a method needs: nothing; a few batches, held in memory; epochs of batches, streamed; whole trainings."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,14 @@ class Method:
         score: ``score(net, masks, probe, *, options…) -> {name: tensor}``, larger = keep. None if there is a pruner.
         summary: one sentence.
         rounds, schedule, scope: the defaults; one round is one shot.
+        rate: the share of the weights left that a round removes, where the sparsity decides how many rounds there are,
+            see `rounds_at`; ``rounds`` then is what that is at the paper's highest sparsity, 98.20 %.
+        allocation: how many weights each layer keeps, in place of the scope, unless the user says otherwise.
         data: what it needs, see `Need`.
         labels: it uses the labels of the data.
         batch: inputs per batch when a run feeds it the training set; None means as many as in training.
-        weight_agnostic: the score does not depend on the module's present weights.
+        weight_agnostic: the score does not depend on the module's present weights, so it is drawn.
+        draws: the seed matters even so where weights decide as well.
         regrow: pruned weights may return in a later round.
         returns_weights: it also chooses the weights that training is to start from.
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
@@ -55,10 +60,13 @@ class Method:
     rounds: int = 1
     schedule: str = "exponential"
     scope: str = "global"
+    rate: float | None = None
+    allocation: str | None = None
     data: Need = "pruning set"
     labels: bool = True
     batch: int | None = None
     weight_agnostic: bool = False
+    draws: bool = False
     regrow: bool = False
     returns_weights: bool = False
     homogeneous: bool = False
@@ -81,6 +89,21 @@ class Method:
     def streams(self) -> bool:
         """Whether it takes its batches one by one, in epochs, and never holds them all."""
         return self.data == "training set"
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains the network by whatever trains it afterwards, see `ntksap.pruning.Train`."""
+        return self.data == "training"
+
+    def rounds_at(self, density: float) -> int:
+        """Return the default number of rounds to a final density.
+
+        >>> method_named("imp").rounds_at(0.8**4), method_named("snip").rounds_at(0.1)
+        (4, 1)
+        """
+        if self.rate is None:
+            return self.rounds
+        return max(1, math.ceil(math.log(density) / math.log(1 - self.rate) - 1e-9))
 
     @property
     def iterative(self) -> bool:

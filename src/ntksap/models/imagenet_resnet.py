@@ -62,21 +62,22 @@ class ImageNetResNet(nn.Module):
         block: type[BasicBlock | Bottleneck],
         layers: Sequence[int],
         *,
+        width: int = 64,
         in_channels: int = 3,
         num_classes: int = 1000,
     ) -> None:
         super().__init__()
-        self.inside = 64
-        self.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
+        self.inside = width
+        self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._stage(block, 64, layers[0], stride=1)
-        self.layer2 = self._stage(block, 128, layers[1], stride=2)
-        self.layer3 = self._stage(block, 256, layers[2], stride=2)
-        self.layer4 = self._stage(block, 512, layers[3], stride=2)
+        self.layer1 = self._stage(block, width, layers[0], stride=1)
+        self.layer2 = self._stage(block, 2 * width, layers[1], stride=2)
+        self.layer3 = self._stage(block, 4 * width, layers[2], stride=2)
+        self.layer4 = self._stage(block, 8 * width, layers[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(512 * block.expansion, num_classes)
+        self.fc = nn.Linear(8 * width * block.expansion, num_classes)
 
     def _stage(self, block: type[BasicBlock | Bottleneck], channels: int, count: int, stride: int) -> nn.Sequential:
         outside = channels * block.expansion

@@ -52,7 +52,7 @@ def outline(name: str, *, num_classes: int | None = None, input_shape: Sequence[
     """Return a model of the table on the meta device: shapes without values, however large."""
     shape, found = _check_sizes(name, num_classes, input_shape), model_named(name)
     with torch.device("meta"), _buildable(name, shape):
-        return found.factory(shape[0], num_classes or found.num_classes, shape[1])
+        return found.make(shape, num_classes)
 
 
 def _check_sizes(name: str, num_classes: int | None, input_shape: Sequence[int] | None) -> tuple[int, int, int]:

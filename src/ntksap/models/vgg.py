@@ -10,16 +10,18 @@ _CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 
 class VGG(nn.Module):
     """Five stages of 3×3 convolutions (with biases, as in the published experiments), average pooling, a linear layer.
 
-    Stages are separated by four max-poolings, so a 32×32 image ends as 2×2 before the average.
+    Stages have ``width``, 2, 4, 8 and 8 times as many channels, and are separated by four max-poolings, so a 32×32
+    image ends as 2×2 before the average.
     """
 
-    def __init__(self, depth: int, *, in_channels: int = 3, num_classes: int = 10) -> None:
+    def __init__(self, depth: int, *, width: int = 64, in_channels: int = 3, num_classes: int = 10) -> None:
         super().__init__()
         if depth not in _CONVOLUTIONS:
             raise InputError(f"the depth of a VGG is one of {', '.join(map(str, _CONVOLUTIONS))}, not {depth}")
         features: list[nn.Module] = []
         inside = in_channels
-        for stage, (count, channels) in enumerate(zip(_CONVOLUTIONS[depth], (64, 128, 256, 512, 512), strict=True)):
+        for stage, (count, factor) in enumerate(zip(_CONVOLUTIONS[depth], (1, 2, 4, 8, 8), strict=True)):
+            channels = width * factor
             if stage > 0:
                 features.append(nn.MaxPool2d(2))
             for _ in range(count):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ntksap.net.layers import has_columns_first, is_stack, unwrap
 
@@ -19,6 +19,7 @@ class WeightView:
             (inputs, outputs, kernel…) in so many groups: transposed convolutions, and with 1 GPT-2's own linear layer.
         stack: the first dimension counts matrices, those of the experts of a mixture; each is (outputs, inputs) or,
             with ``inputs_first``, the other way round.
+        groups: of a convolution with outputs first; each has its own inputs.
 
     >>> import torch
     >>> WeightView((6, 4, 3, 3)).matrices(torch.zeros(6, 4, 3, 3)).shape
@@ -28,6 +29,7 @@ class WeightView:
     shape: tuple[int, ...]
     inputs_first: int = 0
     stack: bool = False
+    groups: int = 1
 
     def matrices(self, tensor: Tensor) -> Tensor:
         """Return the weight (or its mask, or its scores) as (positions of the kernel or experts, outputs, inputs)."""
@@ -52,6 +54,17 @@ class WeightView:
         if self.inputs_first:
             back = back.unflatten(0, (groups, first)).transpose(1, 2).flatten(0, 1)
         return back.reshape(self.shape)
+
+    def unit_sums(self, matrices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return, for each weight, the sums over all weights that enter its output and over all that leave its input.
+
+        Takes what `matrices` returned; both results can be broadcast to its shape.
+        """
+        if self.stack:  # each matrix has units of its own
+            return matrices.sum(2, keepdim=True), matrices.sum(1, keepdim=True)
+        groups = max(self.inputs_first, self.groups)
+        leaving: Tensor = matrices.sum(0).unflatten(0, (groups, -1)).sum(1)  # (groups, inputs of one)
+        return matrices.sum((0, 2))[:, None], leaving.repeat_interleave(matrices.shape[1] // groups, 0)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -86,4 +99,6 @@ def _view(shape: tuple[int, ...], owner: nn.Module | None) -> WeightView:
         return WeightView(shape)
     if isinstance(owner, _ConvTransposeNd):
         return WeightView(shape, owner.groups)
+    if isinstance(owner, _ConvNd):
+        return WeightView(shape, groups=owner.groups)
     return WeightView(shape, int(has_columns_first(owner)), is_stack(owner, shape))

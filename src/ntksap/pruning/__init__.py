@@ -23,8 +23,8 @@ from ntksap.pruning.arguments import (
     explain_input_failures,
 )
 from ntksap.pruning.mask_file import write_mask_file
-from ntksap.pruning.masks import Masks
-from ntksap.pruning.patterns import Pattern, pattern_named
+from ntksap.pruning.masks import Masks, without_followers
+from ntksap.pruning.patterns import CHANNEL, Channel, Pattern, pattern_named
 from ntksap.pruning.places import PLACES
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
 from ntksap.pruning.regrowth import Regrow, Regrowth, check_regrows, moved
@@ -35,13 +35,16 @@ from ntksap.pruning.schedules import Schedule, density_of, kept_of, schedule_nam
 from ntksap.pruning.selection import select
 from ntksap.pruning.selector import Selector
 from ntksap.pruning.sparse_file import load_sparse, save_sparse
+from ntksap.pruning.trainer import Train, trainer_of
 
 __all__ = [
+    "CHANNEL",
     "CHECKS",
     "PLACES",
     "RULES",
     "Allocation",
     "Batch",
+    "Channel",
     "Data",
     "Floor",
     "MakeInputs",
@@ -57,6 +60,7 @@ __all__ = [
     "Score",
     "Selector",
     "Shapes",
+    "Train",
     "allocation_of",
     "blocks_of",
     "check_data",
@@ -84,5 +88,7 @@ __all__ = [
     "select",
     "shared",
     "shuffled",
+    "trainer_of",
+    "without_followers",
     "write_mask_file",
 ]

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-from ntksap.pruning.rescale import Rescale, scales_of
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return what masks may name: parameters, under every name that they have, and buffers."""
+    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
 
 
 class Attachment:
@@ -26,15 +29,20 @@ class Attachment:
     - a hook after ``load_state_dict`` on the module, since a state dict may bring dense weights or new parameters.
     """
 
-    def __init__(self, module: nn.Module, masks: Mapping[str, Tensor], rescale: Rescale = "none") -> None:
+    def __init__(
+        self, module: nn.Module, masks: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Prune ``module`` and multiply its kept weights by ``scales``, if there are any, see `Masks.attach`."""
         before = [hook for hook in module._load_state_dict_post_hooks.values() if isinstance(hook, Attachment)]
         for hook in before:
             hook.remove(module)
-        self._pruned = {name: ~mask for name, mask in masks.items()}
+        buffers = dict(module.named_buffers())
+        self._pruned = {name: ~mask for name, mask in masks.items() if name not in buffers}
+        self._cleared = {name: ~mask for name, mask in masks.items() if name in buffers}
         self._scales: dict[str, Tensor] = dict(before[0]._scales) if before else {}
         """By what kept weights have been multiplied, where that is not 1: it must not happen twice."""
-        if rescale != "none":
-            self._rescale(module, scales_of(masks, module, rescale), known=bool(before))
+        if scales is not None:
+            self._rescale(module, scales, known=bool(before))
         _watch_optimizers()
         self._apply(module)
         self._module = module
@@ -101,6 +109,9 @@ class Attachment:
             _hold(parameter, pruned).zero_weights(parameter)
             if parameter.grad is not None:
                 local_part(parameter.grad).masked_fill_(local_mask(pruned, parameter), 0)
+        for name, cleared in self._cleared.items():
+            buffer = module.get_buffer(name)
+            buffer.masked_fill_(cleared.to(buffer.device), 0)
 
 
 class _Hold:

@@ -51,6 +51,9 @@ def to_torch_prune(masks: Masks, module: nn.Module) -> None:
     """
     masks.check(module)
     modules = dict(unwrap(module).named_modules(remove_duplicate=False))
+    buffers = dict(unwrap(module).named_buffers())
     for name, mask in masks.items():
+        if name in buffers:  # running means of removed channels, which torch.nn.utils.prune does not know
+            continue
         path, _, own = name.rpartition(".")
         torch_prune.custom_from_mask(modules[path], own, mask.to(modules[path].get_parameter(own).device))

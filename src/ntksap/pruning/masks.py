@@ -9,15 +9,18 @@ from torch import Tensor, nn
 
 from ntksap._base import MaskError, sha256_of
 from ntksap.net import WeightView, unwrap, weight_views
-from ntksap.pruning.attach import Attachment, local_mask, local_part
+from ntksap.pruning.attach import Attachment, local_mask, local_part, tensors_of
 from ntksap.pruning.mask_file import read_mask_file, write_mask_file
 from ntksap.pruning.patterns import pattern_named
-from ntksap.pruning.rescale import rescale_named
+from ntksap.pruning.rescale import rescale_named, scales_of
 from ntksap.pruning.table import layer_table
 
 
 class Masks(Mapping[str, Tensor]):
     """A mapping from a parameter's own dotted name to its bool mask, True = kept.
+
+    Masks that remove whole channels also hold what goes with them: biases, parameters of norms, running means
+    (``info["followers"]``). Those are no prunable weights and count in none of the numbers.
 
     >>> masks = Masks({"fc.weight": torch.tensor([[True, False], [True, True]])})
     >>> masks.kept, masks.total, masks.density
@@ -64,12 +67,18 @@ class Masks(Mapping[str, Tensor]):
     @property
     def kept(self) -> int:
         """How many weights are kept."""
-        return sum(int(mask.sum()) for mask in self._masks.values())
+        return sum(int(mask.sum()) for mask in self.prunable.values())
 
     @property
     def total(self) -> int:
         """How many weights could have been pruned."""
-        return sum(mask.numel() for mask in self._masks.values())
+        return sum(mask.numel() for mask in self.prunable.values())
+
+    @property
+    def prunable(self) -> dict[str, Tensor]:
+        """The masks of prunable weights, without those that follow them."""
+        followers = set(self.info.get("followers", ()))
+        return {name: mask for name, mask in self._masks.items() if name not in followers}
 
     @property
     def density(self) -> float:
@@ -87,7 +96,7 @@ class Masks(Mapping[str, Tensor]):
         stacks = self.info.get("stacks", ())
         layers = (
             (f"{name}[{index}]", one) if name in stacks else (name, one)
-            for name, mask in self._masks.items()
+            for name, mask in self.prunable.items()
             for index, one in enumerate(mask if name in stacks else [mask])
         )
         return [name for name, mask in layers if not mask.any()]
@@ -101,7 +110,7 @@ class Masks(Mapping[str, Tensor]):
         """Return name, shape, kept and total of each layer, as plain values."""
         return [
             {"name": name, "shape": list(mask.shape), "kept": int(mask.sum()), "total": mask.numel()}
-            for name, mask in self._masks.items()
+            for name, mask in self.prunable.items()
         ]
 
     def to(self, device: torch.device | str) -> dict[str, Tensor]:
@@ -112,9 +121,10 @@ class Masks(Mapping[str, Tensor]):
         """Zero the pruned weights of ``module`` and keep them zero, whatever optimizer trains it.
 
         Gradients of pruned weights become zero before the optimizer sees them, and the weights again after each step of
-        any ``torch.optim.Optimizer``, made before or after. State-dict keys stay the same; deep
-        copies stay pruned; a state dict that is loaded later is pruned too. Attaching again replaces what was
-        attached before. ``attach(...).remove()`` lets the weights go (they are zero until trained).
+        any ``torch.optim.Optimizer``, made before or after. Running means of removed channels become zero, and stay so
+        because nothing arrives there. State-dict keys stay the same; deep copies stay pruned; a state dict that is
+        loaded later is pruned too. Attaching again replaces what was attached before. ``attach(...).remove()`` lets the
+        weights go (they are zero until trained).
 
         Kept weights stay as they are in ``module``: where the masks come with `weights`, call `load_weights` first.
 
@@ -128,7 +138,8 @@ class Masks(Mapping[str, Tensor]):
         """
         self.check(module)
         how = self.info.get("rescale", "none") if rescale is None else rescale
-        return Attachment(unwrap(module), self._masks, rescale_named(how))
+        module, how = unwrap(module), rescale_named(how)
+        return Attachment(module, self._masks, scales_of(self.prunable, module, how) if how != "none" else None)
 
     @torch.no_grad()
     def load_weights(self, module: nn.Module) -> None:
@@ -148,8 +159,8 @@ class Masks(Mapping[str, Tensor]):
             parameters[name].copy_(weight)
 
     def check(self, module: nn.Module) -> None:
-        """Raise `MaskError` unless every mask names a parameter of ``module`` that has its shape."""
-        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        """Raise `MaskError` unless every mask names a parameter (or a running mean) of ``module`` with its shape."""
+        parameters = tensors_of(unwrap(module))
         missing = [name for name in self if name not in parameters]
         differ = [name for name in self if name in parameters and parameters[name].shape != self[name].shape]
         if missing:
@@ -167,7 +178,7 @@ class Masks(Mapping[str, Tensor]):
     def obeyed_by(self, module: nn.Module) -> bool:
         """Return whether every pruned weight of ``module`` is exactly zero now (under FSDP: of this shard)."""
         self.check(module)
-        parameters = dict(unwrap(module).named_parameters(remove_duplicate=False))
+        parameters = tensors_of(unwrap(module))
         return not any(
             torch.any(local_part(parameters[name].detach())[local_mask(~mask, parameters[name])] != 0)
             for name, mask in self.items()
@@ -179,14 +190,17 @@ class Masks(Mapping[str, Tensor]):
         ``module``: the model, for masks that were not made here with that pattern and of layers whose weight does not
         begin with its outputs (transposed convolutions, GPT-2's own linear layer).
 
+        ``"channel"``: every mask removes whole outputs and inputs. Which of them hang together is not in the masks;
+        `ntksap.compact` takes them out.
+
         >>> Masks({"fc.weight": torch.tensor([[True, False, True, False]])}).obeys("2:4")
         True
         """
         chosen = pattern_named(pattern)
-        views = weight_views({name: tuple(mask.shape) for name, mask in self.items()}, module)
+        views = weight_views({name: tuple(mask.shape) for name, mask in self.prunable.items()}, module)
         for name, groups in self.info.get("inputs_first", {}).items():
             views[name] = WeightView(views[name].shape, groups)
-        return all(chosen.obeys(views[name].matrices(mask)) for name, mask in self.items())
+        return all(chosen.obeys(views[name].matrices(mask)) for name, mask in self.prunable.items())
 
     def save(self, path: str | Path) -> None:
         """Write the masks to a safetensors file (see `ntksap.pruning.mask_file`), all of it or nothing."""
@@ -213,3 +227,8 @@ class Masks(Mapping[str, Tensor]):
 
     def __str__(self) -> str:
         return layer_table((layer["name"], layer["shape"], layer["kept"]) for layer in self.layers())
+
+
+def without_followers(masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the masks of prunable weights, see `Masks.prunable`; a plain mapping as it is."""
+    return masks.prunable if isinstance(masks, Masks) else masks

@@ -1,7 +1,8 @@
 """Patterns: which weights of a layer live or die together, or exclude each other. See `pattern_named`.
 
-A pattern either *caps* (of so many neighbours at most so many are kept: `Cap`) or *ties* (whole groups are kept or
-removed: `Tie`). Both see a weight as matrices (positions of the kernel, outputs, inputs), see `ntksap.net.WeightView`.
+Within a layer, a pattern either *caps* (of so many neighbours at most so many are kept: `Cap`) or *ties* (whole groups
+are kept or removed: `Tie`). Both see a weight as matrices (positions of the kernel, outputs, inputs), see
+`ntksap.net.WeightView`. Channels reach over layers: what selects them stands in `ntksap.compaction`.
 """
 
 import itertools
@@ -18,6 +19,9 @@ from torch.nn import functional
 
 from ntksap._base import InputError
 from ntksap.net import WeightView
+
+CHANNEL = "channel"
+"""The name of the one pattern that reaches over several layers."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,7 @@ class Cap(ABC):
 class Groups:
     """What is ranked in place of weights: groups, with the sum of their scores and their number of weights.
 
-    ``mask(chosen)`` is the mask, in the shape of the layer, that keeps the chosen groups. Coupled groups, which reach
-    over several layers, are a `Groups` too, whose ``mask`` makes one mask for each of these layers.
+    ``mask(chosen)`` is the mask, in the shape of the layer, that keeps the chosen groups.
     """
 
     scores: Tensor
@@ -187,32 +190,19 @@ class Block(Tie):
         return bool(((kept == 0) | (kept == full)).all())
 
 
-class Channel(Tie):
-    """``channel``: all weights of an output of a layer."""
+@dataclass(frozen=True)
+class Channel:
+    """``channel``: whole channels of the network, with all weights of all layers that write or read them.
 
-    def __init__(self) -> None:
-        super().__init__("channel")
+    Which channels hang together stands in the module's graph (`ntksap.compaction`), not in single weights: a mask can
+    only be asked whether it removes whole outputs and inputs and nothing else.
+    """
 
-    def unit(self, view: WeightView) -> int:
-        """Inputs × positions of the kernel."""
-        positions, _, inputs = view.sizes
-        return positions * inputs
-
-    def count(self, view: WeightView) -> int:
-        """Outputs."""
-        return view.sizes[1]
-
-    def groups(self, view: WeightView, scores: Tensor, free: Tensor) -> Groups:
-        """Sums over an output's weights."""
-
-        def mask(chosen: Tensor) -> Tensor:
-            return view.tensor(chosen.view(1, -1, 1) & free)
-
-        return Groups(scores.masked_fill(~free, 0).sum((0, 2)), free.sum((0, 2)), mask)
+    name: str = CHANNEL
 
     def obeys(self, mask: Tensor) -> bool:
-        """Each output is whole or empty."""
-        return bool((mask.amax((0, 2)) == mask.amin((0, 2))).all())
+        """What is kept is a box: the outputs of which anything is kept × the inputs of which anything is kept."""
+        return bool((mask == mask.any(2, keepdim=True).any(0) & mask.any(1, keepdim=True).any(0)).all())
 
 
 class FanIn(Tie):
@@ -254,20 +244,21 @@ class FanIn(Tie):
 
 
 Pattern = Cap | Tie
+"""What ties or excludes weights of one layer."""
 
 _KNOWN = "N:M such as 2:4, transposable-2:4, block:RxC such as block:4x4, fan-in, channel"
 
 
-def pattern_named(name: str) -> Pattern:
+def pattern_named(name: str) -> Pattern | Channel:
     """Return the pattern of that name.
 
     - ``N:M``, such as ``2:4`` or ``4:8``: of M consecutive inputs at most N are kept;
     - ``transposable-2:4``: the same along outputs, so that the transpose obeys too;
     - ``block:RxC``: R outputs × C inputs are kept or removed together;
     - ``fan-in``: every output of a layer keeps the same number of weights;
-    - ``channel``: all weights of an output of a layer are kept or removed together.
+    - ``channel``: whole channels of the network are kept or removed, in every layer that writes or reads them.
     """
-    if name == "channel":
+    if name == CHANNEL:
         return Channel()
     if name == "fan-in":
         return FanIn()

@@ -1,6 +1,6 @@
 """`Probe`: the inputs that scores are computed on, and the one place where scores are summed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ntksap._base import ALONE, InputError, Ranks, generator_of
 from ntksap.net import Inputs, Net, map_tensors
+from ntksap.pruning.masks import Masks
 from ntksap.pruning.micro_batches import MicroBatches
+from ntksap.pruning.trainer import Trainer
 
 Batch: TypeAlias = tuple[Inputs, Any]
 """(inputs, labels); labels are None where there are none."""
@@ -35,6 +37,7 @@ class Probe:
         source: where epochs are streamed from, see `epoch`.
         ranks: the processes that share the work.
         micro: how a batch is cut when it does not fit into memory.
+        trainer: what trains the network, for methods that do.
     """
 
     seed: int = 0
@@ -47,6 +50,7 @@ class Probe:
     device: torch.device | str = "cpu"
     ranks: Ranks = ALONE
     micro: MicroBatches = field(default_factory=MicroBatches)
+    trainer: Trainer | None = None
 
     @classmethod
     def of(
@@ -60,6 +64,7 @@ class Probe:
         stream: bool = False,
         micro_batch: int | None = None,
         ranks: Ranks = ALONE,
+        trainer: Trainer | None = None,
     ) -> "Probe":
         """Return the probe for ``net``, its batches on the device and in the dtype of the net.
 
@@ -78,6 +83,7 @@ class Probe:
             device=net.device,
             ranks=ranks,
             micro=MicroBatches(micro_batch),
+            trainer=trainer,
         )
 
     def at(self, round: int) -> "Probe":
@@ -138,6 +144,15 @@ class Probe:
         if empty:
             again = ": pass what can be gone through again, such as a DataLoader or a list" if index else ""
             raise InputError(f"data= has no batches in epoch {index + 1}{again}")
+
+    def trained(self, weights: Mapping[str, Tensor], masks: Masks) -> Iterator[dict[str, Tensor]]:
+        """Yield the weights after each epoch of a training from ``weights`` under ``masks``; raise if none trains."""
+        if self.trainer is None:
+            raise InputError(
+                "this method trains the network: pass train=, a function (module, masks) that trains the module and "
+                "yields after each epoch; on the command line, use `ntksap train` or `ntksap compare`"
+            )
+        yield from self.trainer(weights, masks)
 
     def generator(self, *key: int | str) -> torch.Generator:
         """Return a generator for one purpose in this round; another purpose, round or seed gives another."""

@@ -46,7 +46,7 @@ def prune_rounds(
             _report_zeros(index, rounds)
         if invert:
             scores = {name: -values for name, values in scores.items()}
-        masks = selector.masks(scores, index, within=None if regrow else masks)
+        masks = selector.masks(scores, index, within=within, present=masks)
         masks.info |= {"round": index, "rounds": rounds}
         if index == rounds and probe.ranks.size > 1:
             probe.ranks.agree("masks", masks.sha256)

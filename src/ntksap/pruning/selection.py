@@ -11,7 +11,7 @@ from ntksap.net import WeightView
 from ntksap.pruning.allocation import Floor, floor_of
 from ntksap.pruning.apportion import apportion
 from ntksap.pruning.group_selection import select_groups, views_for
-from ntksap.pruning.patterns import Cap, Pattern, Tie
+from ntksap.pruning.patterns import Cap, Channel, Pattern, Tie
 from ntksap.pruning.threshold import Bools, Floats, flat, ranked, top
 
 
@@ -23,7 +23,7 @@ def select(
     scope: str = "global",
     floor: Floor = 0,
     counts: Mapping[str, int] | None = None,
-    pattern: Pattern | None = None,
+    pattern: Pattern | Channel | None = None,
     views: Mapping[str, WeightView] | None = None,
     loose: bool = False,
 ) -> dict[str, Tensor]:
@@ -53,6 +53,8 @@ def select(
     """
     if scope not in ("global", "layer"):
         raise InputError(f"scope is 'global' or 'layer', not {scope!r}")
+    if isinstance(pattern, Channel):
+        raise InputError("channels reach over several layers: ntksap.prune(…, pattern='channel') selects them")
     _check(scores)
     if isinstance(pattern, Tie):
         return select_groups(scores, kept, within, scope, floor, counts, pattern, views)

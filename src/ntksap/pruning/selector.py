@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from ntksap._base import InputError
-from ntksap.net import WeightView, apart, join, split
+from ntksap.net import WeightView, apart, join, parts_of, split
 from ntksap.pruning.allocation import Allocation, Floor, allocation_of, shared, uniform
 from ntksap.pruning.apportion import apportion
+from ntksap.pruning.degrees import decayed
 from ntksap.pruning.group_selection import whole_groups
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.patterns import Cap, Pattern, Tie
@@ -32,6 +33,8 @@ class Selector:
         allocation: what each layer keeps in the end, {name: kept}; it keeps this in the pattern's units. In round t a
             layer of final density d_l has about the schedule's density for d_l.
         pattern: what is tied together or excludes each other.
+        degree_decay: c; in round t scores are multiplied by (degree product)^(−c·log₁₀(1/d_t)), see
+            `ntksap.pruning.degrees`. 0: they are taken as they are.
     """
 
     density: float
@@ -42,12 +45,15 @@ class Selector:
     floor: Floor = 0
     allocation: Mapping[str, int] | None = None
     pattern: Pattern | None = None
+    degree_decay: float = 0.0
     _layers: dict[str, WeightView] = field(init=False, repr=False)
     _counts: dict[str, int] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.scope not in ("global", "layer"):
             raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
+        if isinstance(self.degree_decay, bool | str) or not 0 <= self.degree_decay < math.inf:
+            raise InputError(f"degree_decay is a number from 0 on, such as 0.2, not {self.degree_decay!r}")
         object.__setattr__(self, "_layers", apart(self.views))
         given = None if self.allocation is None else shared(self.allocation, self.views)
         if given is None and self.scope == "layer":
@@ -84,12 +90,25 @@ class Selector:
             return {n: min(g * u, s) for n, g, u, s in zip(counts, groups, units, sizes, strict=True)}
         return dict(counts)
 
-    def masks(self, scores: Mapping[str, Tensor], round: int, within: Mapping[str, Tensor] | None = None) -> Masks:
-        """Return the masks after a round, given its scores; ``within``: only weights that these still keep."""
+    def masks(
+        self,
+        scores: Mapping[str, Tensor],
+        round: int,
+        within: Mapping[str, Tensor] | None = None,
+        present: Mapping[str, Tensor] | None = None,
+    ) -> Masks:
+        """Return the masks after a round, given its scores.
+
+        ``within``: only weights that these still keep; ``present``: the masks before the round, for the degrees.
+        """
+        kept = self.kept(round)
+        if self.degree_decay and present is not None:
+            exponent = self.degree_decay * math.log10(self.total / kept)
+            scores = {n: decayed(scores[n], present[n], view, exponent) for n, view in self.views.items()}
         left = None if within is None else split(within, self.views)
         chosen = select(
             split(scores, self.views),
-            self.kept(round),
+            kept,
             within=left,
             floor=self.floor,
             counts=None if self._counts is None else self._at(round, left),
@@ -98,6 +117,13 @@ class Selector:
             loose=not self.is_final(round),
         )
         return Masks(join(chosen, self.views))
+
+    def satisfied(self, ranked: Mapping[str, int], round: int) -> bool:
+        """Return whether so many ranked entries of each weight are enough to choose a round's masks from."""
+        if self._counts is None:
+            return sum(ranked.values()) >= self.kept(round)
+        counts = self._at(round, None)
+        return all(ranked[n] >= sum(counts[part] for part in parts_of(n, view)) for n, view in self.views.items())
 
     def _at(self, round: int, within: Mapping[str, Tensor] | None) -> dict[str, int]:
         """Return what each layer keeps after a round: between its final number and what it still has."""
@@ -115,13 +141,15 @@ class Selector:
         kept = max(sum(least), min(self.kept(round), sum(alive.values())))
         return dict(zip(final, apportion(kept, quotas, least, [alive[name] for name in final]), strict=True))
 
-    def placed(self, places: str, seed: int, counts: Mapping[str, int] | None = None) -> Masks:
+    def placed(self, places: str, seed: int, like: Mapping[str, Tensor] | None = None) -> Masks:
         """Return final masks that no scores decide: ``"random"`` or ``"balanced"`` places, see `ntksap.pruning.places`.
 
-        ``counts``: what each weight keeps, by default the allocation.
+        ``like``: masks that keep as much of each layer; by default the allocation says how much.
         """
-        fitted = self._counts if counts is None else self._fitted(shared(counts, self.views))
-        return Masks({name: self.place(name, places, seed, fitted) for name in self.views})
+        counts = None
+        if like is not None:
+            counts = self._fitted({name: int(mask.sum()) for name, mask in split(like, self.views).items()})
+        return Masks({name: self.place(name, places, seed, counts) for name in self.views})
 
     def place(self, name: str, places: str, seed: int, counts: Mapping[str, int] | None = None) -> Tensor:
         """Return the mask of one weight, see `placed`; it depends on no other. ``counts``: what each layer keeps."""
@@ -135,6 +163,10 @@ class Selector:
         scores, kept = random_scores(layers, seed), sum(counts.values())
         return join(select(scores, kept, counts=counts, pattern=self.pattern, views=layers), own)[name]
 
+    def completed(self, masks: Masks) -> Masks:
+        """Return final masks with all that belongs to them, which here is nothing more."""
+        return masks
+
     def facts(self) -> dict[str, Any]:
         """Return what is worth knowing about final masks: their allocation, and what their pattern made of it."""
         facts: dict[str, Any] = {}
@@ -144,6 +176,8 @@ class Selector:
             facts["allocation"] = (
                 self.allocation.info.get("rule") if isinstance(self.allocation, Allocation) else "given"
             )
+        if self.degree_decay:
+            facts["degree_decay"] = self.degree_decay
         if self.pattern is not None:
             facts["pattern"] = self.pattern.name
             facts["asked"] = kept_of(self.density, self.total)

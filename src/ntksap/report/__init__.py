@@ -1,6 +1,7 @@
 """Tables, figures and one HTML page; reads run folders only."""
 
 from ntksap.report.differences import Mark, marks
+from ntksap.report.experiments import labelled_cells
 from ntksap.report.figures import (
     STYLE,
     accuracy_figure,
@@ -34,6 +35,7 @@ __all__ = [
     "during_figure",
     "epochs_figure",
     "formatted",
+    "labelled_cells",
     "marks",
     "methods_figure",
     "node_path_figure",

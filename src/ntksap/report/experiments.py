@@ -11,7 +11,7 @@ from typing import Any
 from ntksap.methods import METHODS
 from ntksap.report.reading import Run
 from ntksap.report.table import Cell, cells
-from ntksap.runs import DENSE, Settings, label_of
+from ntksap.runs import DENSE, THIN, Settings, label_of
 from ntksap.training import Recipe
 
 _IDENTITY = ("model", "data", "recipe")
@@ -90,7 +90,8 @@ def _experiment(runs: list[Run], groups: list[list[Run]]) -> Experiment:
     title = f"{first['model']} on {first['data']}, {epochs} {'epoch' if epochs == 1 else 'epochs'}"
     others = _differences([_split(settings)[0] for settings in alike], _split(first)[0])
     title += "".join(f", {text}" for text in others if not text.startswith("epochs="))
-    named = sorted(((_method(run, runs), run) for run in runs), key=lambda pair: _order(*pair))
+    every = [run.settings for run in runs]
+    named = sorted(((_method(run.settings, every), run) for run in runs), key=lambda pair: _order(*pair))
     table = cells({**run.settings, **run.result, **_place(method, run)} for method, run in named if run.result)
     return Experiment(title, [(label_of(method, run.settings["sanity"]), run) for method, run in named], table)
 
@@ -99,18 +100,33 @@ def _place(method: str, run: Run) -> dict[str, Any]:
     return {"method": method, **{key: run.settings[key] for key in ("sanity", "sparsity", "seed")}}
 
 
-def _method(run: Run, runs: Sequence[Run]) -> str:
+def labelled_cells(results: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """Return a cell for each method, sparsity and variant: whatever else the settings of its results differ in."""
+    return cells({**result, "method": _method(result, results)} for result in results)
+
+
+def _method(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
     """Return the method's name, with the settings in which its runs differ: those are no seeds of one another."""
-    own = run.settings
     if own["method"] == DENSE:
         return DENSE
-    same = [other.settings for other in runs if all(other.settings[key] == own[key] for key in ("method", "sanity"))]
-    differing = _differences([_rest(settings) for settings in same], _rest(own))
-    return " ".join([own["method"], *differing])
+    same = [_rest(other) for other in every if all(other[key] == own[key] for key in ("method", "sanity"))]
+    mine = _rest(own)
+    alike = [other for other in same if other["pattern"] == mine["pattern"]]  # budgets are those of a pattern
+    differing = [
+        text
+        for keys, others in ((mine.keys() - _OF_PATTERN, same), (mine.keys() & _OF_PATTERN, alike))
+        for text in _differences(others, {key: mine[key] for key in keys})
+    ]
+    return " ".join([own["method"], *(_WORDS.get(text, text.removeprefix("pattern=")) for text in differing)])
+
+
+_OF_PATTERN = {"budget", "round_to", "places"}
+_WORDS = {"pattern=": "unstructured", "places=score": "by score", "places=random": "at random"}
 
 
 def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
     usual = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
+    settings = {field.name: settings[field.name] for field in fields(Settings) if field.name in settings}
     rest = {key: value for key, value in {**usual, **settings}.items() if key not in (*_GRID, "options")}
     options = settings.get("options")
     return {**rest, **_split(settings)[1], **(options if isinstance(options, dict) else {})}
@@ -130,7 +146,7 @@ def _differences(all_settings: Sequence[Mapping[str, Any]], own: Mapping[str, An
 
 
 def _order(method: str, run: Run) -> tuple[Any, ...]:
-    known = [DENSE, *METHODS]
+    known = [DENSE, THIN, *METHODS]
     name = run.settings["method"]
     place = known.index(name) if name in known else len(known)
     return (place, method, run.settings["sanity"] != "none", run.settings["sanity"], run.settings["sparsity"], run.name)

@@ -18,7 +18,7 @@ from ntksap.report.experiments import Experiment, experiments
 from ntksap.report.reading import Folder, read_folder
 from ntksap.report.run_files import Spectrum
 from ntksap.report.summary import Sentence, counts, findings
-from ntksap.report.tables import Table, accuracy_table, cost_table, difference_table, spectra_table
+from ntksap.report.tables import Table, accuracy_table, cost_table, difference_table, measured_table, spectra_table
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class ExperimentView:
     learning: list[Panel]
     table: Table | None
     cost: Table | None
+    measured: Table | None
     differences: Table | None
 
 
@@ -96,6 +97,7 @@ def _view(one: Experiment) -> ExperimentView:
         learning=learning_panels(one),
         table=accuracy_table(one) if one.table else None,
         cost=cost_table(one) if one.table else None,
+        measured=measured_table(one),
         differences=difference_table(one, found) if found else None,
     )
 

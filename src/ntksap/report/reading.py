@@ -17,6 +17,7 @@ from ntksap.report.run_files import (
     read_settings,
     read_spectra,
     read_text,
+    read_timings,
 )
 
 Status = Literal["finished", "failed", "unfinished", "damaged"]
@@ -95,6 +96,9 @@ def _read_run(folder: Path, root: Path) -> Run:
     result = read("result.json", read_result, None)
     if result is not None and not settings:  # a result repeats the settings
         settings = read("result.json", lambda path: check_settings(read_json_object(path)), nothing)
+    timings = read("timings.json", read_timings, None)
+    if result is not None and timings is not None:
+        result["timings"] = timings
     error = read("error.json", read_error, None) if result is None else None
     layers = read("masks.safetensors", read_densities, nothing)
     if result is not None and result["densities"]:

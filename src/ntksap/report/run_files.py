@@ -8,7 +8,7 @@ from typing import Any
 
 from ntksap._base import toml, unsealed
 from ntksap.pruning import Masks
-from ntksap.runs import Settings
+from ntksap.runs import Settings, checked_timings
 
 _LARGEST = 1e30  # beyond this, sums and axes overflow
 _LARGEST_EIGENVALUE = 1e100  # these are drawn on logarithmic axes
@@ -86,6 +86,11 @@ def read_result(path: Path) -> dict[str, Any]:
             number(values, key)
     densities = {str(layer.get("name")): number(layer, "kept") / number(layer, "total") for layer in layers}
     return {**values, "densities": densities}
+
+
+def read_timings(path: Path) -> dict[str, Any]:
+    """Return a timings.json."""
+    return checked_timings(path.read_bytes())
 
 
 def read_error(path: Path) -> str:

@@ -7,7 +7,7 @@ from ntksap.report.differences import MIN_SEEDS, Difference, differences
 from ntksap.report.experiments import Experiment, sparsity_text
 from ntksap.report.reading import Folder
 from ntksap.report.table import LEVEL, Cell, formatted, ranks
-from ntksap.runs import DENSE
+from ntksap.runs import DENSE, THIN
 
 
 class Sentence(NamedTuple):
@@ -36,7 +36,7 @@ def findings(experiment: Experiment) -> list[Sentence]:
     for sparsity in sorted({cell.sparsity for cell in experiment.table if cell.method != DENSE}):
         here = [cell for cell in experiment.table if cell.method != DENSE and cell.sparsity == sparsity]
         here.sort(key=lambda cell: place[cell.method, sparsity])
-        best.append(here[0])
+        best += [cell for cell in here if cell.method != THIN][:1]
         paired = [gaps[key] for key in gaps if key[1] == sparsity]
         text = _verdict(here, paired) if paired else _best(here)
         found.append(Sentence(f"{sparsity_text(sparsity)} sparsity", text))

@@ -17,7 +17,9 @@ LEVEL = 1e-9
 class Cell:
     """One method at one sparsity over its seeds. Accuracies in percent; std of one seed is 0.
 
-    ``kept`` (weights) and ``test_images`` are None where a result does not say; ``by_seed`` are the accuracies.
+    ``kept`` (weights) and ``test_images`` are None where a result does not say; ``by_seed`` are the accuracies. What
+    follows is None unless it was measured (`ntksap.runs.measuring`): bytes of a file, median seconds of inference of 1
+    and of 64 inputs and of a training step of 64, and how many times faster than the dense network each is.
     """
 
     method: str
@@ -33,6 +35,19 @@ class Cell:
     kept: float | None = None
     test_images: int | None = None
     by_seed: dict[int, float] = field(default_factory=dict)
+    bytes: float | None = None
+    inference_1: float | None = None
+    inference_64: float | None = None
+    step_64: float | None = None
+    speedup_inference_1: float | None = None
+    speedup_inference_64: float | None = None
+    speedup_step_64: float | None = None
+
+
+MEASURED = (
+    "bytes", "inference_1", "inference_64", "step_64",
+    "speedup_inference_1", "speedup_inference_64", "speedup_step_64",
+)  # fmt: skip
 
 
 def cells(results: Iterable[Mapping[str, Any]]) -> list[Cell]:
@@ -55,6 +70,7 @@ def _cell(label: str, sparsity: float, group: Sequence[Mapping[str, Any]]) -> Ce
 
     top1 = [100 * result["top1"] for result in group]
     images = {result.get("test_images") for result in group}
+    timings = [result["timings"] for result in group if result.get("timings")]
     return Cell(
         method=label,
         sparsity=sparsity,
@@ -69,6 +85,7 @@ def _cell(label: str, sparsity: float, group: Sequence[Mapping[str, Any]]) -> Ce
         kept=mean("kept") if all(result.get("kept") is not None for result in group) else None,
         test_images=images.pop() if len(images) == 1 else None,
         by_seed={result["seed"]: accuracy for result, accuracy in zip(group, top1, strict=True)},
+        **({key: statistics.fmean(one[key] for one in timings) for key in MEASURED} if timings else {}),
     )
 
 

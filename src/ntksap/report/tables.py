@@ -105,6 +105,30 @@ def cost_table(one: Experiment) -> Table:
     return _with_csv(f"Time and multiply-adds of {one.title}", head, [(cell.method, row(cell)) for cell in one.table])
 
 
+def measured_table(one: Experiment) -> Table | None:
+    """Return what was measured of each method and sparsity beside the dense network, None if nothing was."""
+    if not any(cell.bytes for cell in one.table):
+        return None
+
+    def milliseconds(seconds: float | None, speedup: float | None) -> list[Entry]:
+        if seconds is None or speedup is None:
+            return [Entry("–"), Entry("–")]
+        return [Entry(f"{1000 * seconds:.1f}", 1000 * seconds), Entry(f"{speedup:.2f}×", speedup)]
+
+    def row(cell: Cell) -> list[Entry]:
+        return [
+            Entry(sparsity_text(cell.sparsity), cell.sparsity),
+            *milliseconds(cell.inference_1, cell.speedup_inference_1),
+            *milliseconds(cell.inference_64, cell.speedup_inference_64),
+            *milliseconds(cell.step_64, cell.speedup_step_64),
+            Entry("–") if cell.bytes is None else Entry(f"{cell.bytes / 1000:,.0f}", cell.bytes),
+        ]
+
+    times = ("batch 1", "batch 64", "training step of 64")
+    head = ["method", "sparsity", *(text for what in times for text in (f"{what} (ms)", "× dense")), "file (kB)"]
+    return _with_csv(f"Measured, {one.title}", head, [(cell.method, row(cell)) for cell in one.table])
+
+
 def difference_table(one: Experiment, found: Sequence[Difference]) -> Table:
     """Return how far each method stays behind the best of its sparsity."""
 

@@ -7,11 +7,15 @@ from typing import Any, TypeAlias
 
 from ntksap._base import InputError
 from ntksap.methods import method_named
-from ntksap.runs.settings import DENSE, Pruning, Settings, pruning_for, settings_for
+from ntksap.pruning import CHANNEL
+from ntksap.runs.settings import DENSE, THIN, Pruning, Settings, pruning_for, settings_for
 from ntksap.runs.work import Event
 from ntksap.training import Recipe
 
 OnEvent: TypeAlias = Callable[[Event], object]
+
+UNSTRUCTURED = "unstructured"
+"""The pattern that is none: single weights."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,13 @@ def grid(
     recipe: Recipe,
     sanity: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
+    patterns: Sequence[str] = (UNSTRUCTURED,),
+    thin: bool = False,
+    budget: str = "weights",
+    round_to: int = 1,
     **pruning: Any,
 ) -> list[Settings]:
-    """Return the settings of every run: the dense reference, then methods × checks × sparsities × seeds.
+    """Return the settings of every run: the dense reference, then methods × patterns × checks × sparsities × seeds.
 
     Args:
         model, data: names from their tables.
@@ -43,17 +51,45 @@ def grid(
         recipe: how to train.
         sanity: checks to add for each method ("shuffle", "reinit", "invert").
         options: of single methods, for those that have them.
-        pruning: what else `pruning_for` takes (allocation, places, pattern, rescale), the same for every method.
+        patterns: names of patterns, or "unstructured".
+        thin: also the thin network at each sparsity, and with the pattern "channel" random channels at the same widths.
+        budget, round_to: of the pattern "channel", and the budget of the thin network too.
+        pruning: what else `pruning_for` takes (allocation, places, rescale), the same for every method.
     """
+    if (budget, round_to) != ("weights", 1) and not thin and CHANNEL not in patterns:
+        raise InputError(
+            "budget and round_to are for whole channels or the thin network: add one of these, or omit them"
+        )
     common: dict[str, Any] = {"model": model, "data": data, "recipe": recipe}
     own = options_by_method(methods, options)
     dense = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in seeds]
-    return dense + [
-        settings_for(
-            method=method, sparsity=sparsity, seed=seed, sanity=check, options=own[method], **common, **pruning
-        )
-        for method, check, sparsity, seed in itertools.product(methods, ["none", *sanity], sparsities, seeds)
+    thinned = [
+        settings_for(method=THIN, sparsity=sparsity, seed=seed, budget=budget, **common)
+        for sparsity, seed in itertools.product(sparsities if thin else (), seeds)
     ]
+    variants: list[dict[str, Any]] = []
+    for pattern in patterns:
+        if pattern != CHANNEL:
+            variants.append({**pruning, "pattern": "" if pattern == UNSTRUCTURED else pattern})
+            continue
+        variants.append({**pruning, "pattern": pattern, "budget": budget, "round_to": round_to})
+        if thin:
+            variants.append({**variants[-1], "places": "random"})
+    return (
+        dense
+        + thinned
+        + [
+            settings_for(
+                method=method, sparsity=sparsity, seed=seed, sanity=check, options=own[method], **common, **variant
+            )
+            for method, variant, check, sparsity, seed in itertools.product(
+                methods, variants, ["none", *sanity], sparsities, seeds
+            )
+            if not (
+                check == "invert" and variant.get("places", "score") != "score"
+            )  # places without scores have no lowest
+        ]
+    )
 
 
 def prunings(

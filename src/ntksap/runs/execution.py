@@ -13,10 +13,11 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from ntksap import models
-from ntksap._base import Ranks, peak_memory_mib, seed_of
+from ntksap._base import Ranks, peak_memory_mib
 from ntksap.analysis import Cost, cost
 from ntksap.data import Dataset, load
 from ntksap.methods import method_named
+from ntksap.net import prunable_names
 from ntksap.pruning import Masks
 from ntksap.runs.folder import (
     FINAL_MASKS,
@@ -30,7 +31,8 @@ from ntksap.runs.folder import (
 )
 from ntksap.runs.logs import opened_logs
 from ntksap.runs.masking import make_masks
-from ntksap.runs.settings import DENSE, Settings
+from ntksap.runs.network import network_of
+from ntksap.runs.settings import DENSE, THIN, Settings
 from ntksap.training import TrainState, train
 
 
@@ -66,20 +68,21 @@ def complete_logs(settings: Settings, folder: Path, place: Place) -> None:
 def _work(settings: Settings, folder: Path, place: Place, on_progress: OnProgress, ranks: Ranks) -> dict[str, Any]:
     ranks.from_first(lambda: run_data(settings, place) and None)  # one process fetches the data, then all read it
     data = run_data(settings, place)
-    model = _model(settings, data, settings.seed)
+    shape, classes = data.input_shape, data.num_classes
+    whole = models.build(settings.model, num_classes=classes, input_shape=shape, seed=settings.seed)
     masks = None
-    if settings.method != DENSE:
-        shape, classes = data.input_shape, data.num_classes
-        masks = _masks(settings, model, shape, classes, data, folder, place, on_progress, ranks)
-    if settings.sanity == "reinit":
-        model = _model(settings, data, seed_of(settings.seed, "reinit"))
-    elif masks is not None and masks.weights:
-        masks.load_weights(model)
-    flops = cost(model, masks, input_shape=data.input_shape)
-    records, last = _trained(settings, folder, model, masks, data, place, on_progress, ranks)
+    if settings.method not in (DENSE, THIN):
+        masks = _masks(settings, whole, shape, classes, data, folder, place, on_progress, ranks)
+    network, attached = network_of(settings, masks, shape, classes)
+    known = facts(masks, cost(network, attached, input_shape=shape))
+    known["dense_flops"] = cost(whole, input_shape=shape).dense  # the network may be a smaller one
+    if settings.method == THIN:
+        kept, total = (sum(one.get_parameter(n).numel() for n in prunable_names(one)) for one in (network, whole))
+        known |= {"kept": kept, "total": total, "density": kept / total}
+    records, last = _trained(settings, folder, network, attached, data, place, on_progress, ranks)
     return {
         **{key: records[-1][key] for key in ("top1", "top5", "test_loss", "train_loss", "train_accuracy")},
-        **facts(masks, flops),
+        **known,
         **({"final_mask_sha256": last.sha256} if last else {}),
         "test_images": len(data.test),
         "train_seconds": sum(record["seconds"] for record in records),
@@ -207,7 +210,3 @@ def _trained(
     if ranks.first:
         state.masks.save(folder / FINAL_MASKS)
     return records, state.masks
-
-
-def _model(settings: Settings, data: Dataset, seed: int) -> nn.Module:
-    return models.build(settings.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=seed)

@@ -2,20 +2,21 @@
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from ntksap._base import ALONE, CollapseWarning, MaskError, Ranks
+from ntksap._base import ALONE, CollapseWarning, InputError, MaskError, Ranks
 from ntksap._prune import prune
 from ntksap.data import Dataset, pruning_batches
 from ntksap.methods import method_named
-from ntksap.pruning import Data, MakeInputs, Masks, shuffled
+from ntksap.pruning import CHANNEL, Data, MakeInputs, Masks, Train, shuffled
 from ntksap.runs.folder import OnProgress, Place, Progress
 from ntksap.runs.settings import Pruning
-from ntksap.training import Recipe
+from ntksap.training import Recipe, TrainState, train
 
 Images: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 
@@ -55,6 +56,7 @@ def make_masks(
         return found
     after = ranks.from_first(lambda: _load(partial, pruning, model))
     said = {**(about or {}), **({"run": folder.name} if folder else {})}
+    trains = method_named(pruning.method).trains
     start = time.perf_counter() - (after.info["seconds"] if after else 0.0)
 
     def on_round(masks: Masks) -> None:
@@ -72,16 +74,20 @@ def make_masks(
             pruning.method,
             input_shape=input_shape,
             inputs=inputs,
-            data=pruning_data(pruning, data, recipe) if data else None,
+            data=pruning_data(pruning, data, recipe) if data and not trains else None,
+            train=_training(pruning, data, recipe, place, on_progress, ranks) if trains else None,
             seed=pruning.seed,
             rounds=pruning.rounds,
             schedule=pruning.schedule,
-            scope=None if pruning.allocation else pruning.scope,
+            scope=None if pruning.allocation or pruning.pattern == CHANNEL else pruning.scope,
             floor=pruning.floor,
             allocation=pruning.allocation or None,
             places=pruning.places,
             pattern=pruning.pattern or None,
+            degree_decay=pruning.degree_decay,
             rescale=pruning.rescale,
+            budget=pruning.budget,
+            round_to=pruning.round_to,
             init=pruning.init,
             precision=pruning.precision,
             device=place.device,
@@ -117,6 +123,35 @@ def pruning_data(pruning: Pruning, data: Dataset, recipe: Recipe | None = None) 
         return data.train.batches(size, seed=seed, epoch=index, augment=augment)
 
     return epoch
+
+
+def _training(
+    pruning: Pruning, data: Dataset | None, recipe: Recipe | None, place: Place, on_progress: OnProgress, ranks: Ranks
+) -> Train:
+    """Return what trains a network as the run itself will, on the same images: ``train=`` of `ntksap.prune`."""
+    if data is None or recipe is None:
+        raise InputError(
+            f"{pruning.method} trains the network again and again and needs data and a recipe: use `ntksap train` or "
+            "`ntksap compare`"
+        )
+    # Levels hold their masks still; what a recipe regrows, it regrows in the training that follows.
+    own = replace(recipe.without_regrowth(), epochs=pruning.options["level_epochs"] or recipe.epochs)
+
+    def epochs(module: nn.Module, masks: Masks) -> Iterator[object]:
+        state = TrainState(
+            module,
+            own,
+            masks=masks if masks.kept < masks.total else None,  # the first level is the dense run, bit for bit
+            seed=pruning.seed,
+            device=place.device,
+            group=ranks.group,
+            sync_norm=place.sync_norm,
+        )
+        for record in train(state, data):
+            on_progress(Progress("level", record.epoch, own.epochs, "epoch", record.top1, masks.density))
+            yield record
+
+    return epochs
 
 
 def _load(path: Path | None, pruning: Pruning, model: nn.Module) -> Masks | None:

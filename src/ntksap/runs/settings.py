@@ -15,6 +15,7 @@ import torch
 from ntksap._base import InputError, fill, sealed, toml, unknown, unsealed
 from ntksap._prune import check_combination
 from ntksap._version import __version__
+from ntksap.compaction import Budget, check_budget
 from ntksap.data import TABLE
 from ntksap.methods import METHODS, method_named
 from ntksap.models import model_named
@@ -34,6 +35,9 @@ from ntksap.training import Recipe, not_default
 
 DENSE = "dense"
 """The method of the reference run, which prunes nothing."""
+THIN = "thin"
+"""The method of the baseline that prunes nothing either, but has fewer channels in every layer: at the sparsity of its
+budget it costs what a pruned network costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,9 @@ class Pruning:
     places: str = "score"
     pattern: str = ""
     rescale: Rescale = "none"
+    budget: Budget = "weights"
+    round_to: int = 1
+    degree_decay: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,20 +143,26 @@ def pruning_for(
     places: str = "score",
     pattern: str = "",
     rescale: bool | str = "none",
+    budget: str = "weights",
+    round_to: int = 1,
+    degree_decay: float = 0.0,
     recipe: Recipe | None = None,
 ) -> Pruning:
     """Return checked settings of a pruning, with the method's defaults filled in (some of them from the recipe)."""
     if sanity not in CHECKS:
         raise unknown("sanity check", sanity, CHECKS)
     if method not in METHODS:
-        raise unknown("method", method, [*METHODS, DENSE])
+        raise unknown("method", method, [*METHODS, DENSE, THIN])
     chosen = method_named(method)
-    density_of(sparsity)
+    density = density_of(sparsity)
     schedule_named(schedule or chosen.schedule)
     chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
-    check_combination(chosen, scope, places, allocation or None, pattern or None, rescale, sanity == "invert")
+    inverted, given = sanity == "invert", (allocation or None, pattern or None, rescale)
+    check_combination(chosen, scope, places, *given, inverted, floor, budget, round_to, degree_decay)
+    if chosen.allocation and scope is None:
+        allocation = allocation or chosen.allocation
     if sanity == "shuffle" and (places != "score" or pattern):
         raise InputError("shuffle moves masks to random places, whatever places and pattern say: use places='random'")
     floor_of(floor, 1)  # raises
@@ -161,7 +174,7 @@ def pruning_for(
         sparsity=sparsity,
         seed=seed,
         sanity=sanity,  # type: ignore[arg-type]
-        rounds=chosen.rounds if rounds is None else rounds,
+        rounds=chosen.rounds_at(density) if rounds is None else rounds,
         schedule=schedule or chosen.schedule,
         scope=scope or chosen.scope,
         floor=floor,
@@ -178,15 +191,19 @@ def pruning_for(
         places=places,
         pattern=pattern,
         rescale=rescale_named(rescale),
+        budget=budget,  # type: ignore[arg-type]
+        round_to=round_to,
+        degree_decay=degree_decay,
     )
 
 
 def settings_for(
     *, model: str, data: str, method: str, sparsity: float, seed: int, recipe: Recipe, **pruning: Any
 ) -> Settings:
-    """Return checked settings of a run; ``pruning`` as in `pruning_for`, whose part the dense run ignores.
+    """Return checked settings of a run; ``pruning`` as in `pruning_for`.
 
-    So it does with what the recipe says of regrowth: it has no masks.
+    The dense run ignores it, the thin one all but the budget; and both what the recipe says of regrowth: they have no
+    masks.
     """
     model_named(model)  # before a folder is named by it
     if data not in TABLE:
@@ -194,6 +211,13 @@ def settings_for(
     if method == DENSE:
         still = recipe.without_regrowth()
         return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=still)
+    if method == THIN:
+        density_of(sparsity)
+        check_budget(budget := pruning.get("budget", "weights"), 1)
+        if pruning.get("sanity", "none") != "none":
+            raise InputError("the thin network has no mask that could be shuffled or inverted: omit sanity")
+        still = recipe.without_regrowth()
+        return Settings(model=model, data=data, method=THIN, sparsity=sparsity, seed=seed, recipe=still, budget=budget)
     if recipe.regrow != "none":
         check_regrows(pruning.get("pattern"))
     chosen = pruning_for(method=method, sparsity=sparsity, seed=seed, recipe=recipe, **pruning)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntksap import models
 from ntksap._base import InputError, generator_of
 from ntksap.analysis import Kernel, ntk, spectrum_distance
 from ntksap.data import Dataset, load
@@ -18,6 +17,7 @@ from ntksap.net import Net
 from ntksap.pruning import Masks
 from ntksap.runs.folder import OnProgress, Place, Progress
 from ntksap.runs.masking import make_masks
+from ntksap.runs.network import network_of
 from ntksap.runs.settings import DENSE, Pruning, Settings, read_settings
 from ntksap.training import read_model
 
@@ -118,8 +118,8 @@ def spectra_during(
     if not checkpoints:
         raise InputError(f"{run} kept no checkpoints on the way; train with --keep-epochs 0,1,2 into another --out")
     data = load(settings.data, data_dir)
-    model = models.build(settings.model, num_classes=data.num_classes, input_shape=data.input_shape)
-    masks = Masks.load(run / "masks.safetensors") if (run / "masks.safetensors").exists() else None
+    found = Masks.load(run / "masks.safetensors") if (run / "masks.safetensors").exists() else None
+    model, masks = network_of(settings, found, data.input_shape, data.num_classes)
     images = spectrum_inputs(data, data.input_shape, inputs, None)
     first: Tensor | None = None
     spectra = []

@@ -34,7 +34,7 @@ def test_thin_networks_are_pruned_and_trained(threads):
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_thin_networks_of_every_width_are_pruned_by_every_method_and_trained(threads):
-    survive(threads, ",".join(METHODS), "1,2,3,4,5,6,7,8,9")
+    survive(threads, ",".join(name for name, method in METHODS.items() if not method.trains), "1,2,3,4,5,6,7,8,9")
 
 
 @pytest.mark.parametrize("stride", [(2, 2), (1, 2), (3, 1)])

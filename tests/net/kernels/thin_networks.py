@@ -45,7 +45,8 @@ def gradients(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
 def check(width: int, methods: list[str]) -> None:
     batches = [(torch.randn(9, 3, 8, 8), torch.arange(9)) for _ in range(2)]
     for method in methods:
-        ntksap.prune(network(width), 0.5, method, data=batches, input_shape=(3, 8, 8), rounds=1)
+        own = {"round_steps": 2} if method == "dpai" else {}
+        ntksap.prune(network(width), 0.5, method, data=batches, input_shape=(3, 8, 8), rounds=1, **own)
     masks = ntksap.prune(network(width), 0.5, "random")
     ntksap.ntk(network(width), batches[0][0], masks)
     Jacobian(network(width), batches[0][0]).gram_times(torch.randn(90))

@@ -25,7 +25,7 @@ def convolution(
     elif weight.shape[1] == 1:  # depthwise: a group is one input channel and goes with it
         place.freeze(weight.ids[1], "a depthwise kernel has one input")
         place.unite(np.repeat(inside, weight.shape[0] // groups), outside)
-    else:  # the same places of every group, so that groups stay alike
+    elif not place.apart:  # the same places of every group, so that groups stay alike
         place.unite(place.unite_rows(inside.reshape(groups, -1)), weight.ids[1])
         place.unite_rows(outside.reshape(groups, -1))
     return _result(place, x, weight, bias, outside)
@@ -45,6 +45,8 @@ def transposed(
     elif weight.shape[0] == groups:
         place.freeze(weight.ids[1], "a depthwise kernel keeps its outputs for each input")
         outside = np.repeat(inside, weight.shape[1])
+    elif place.apart:
+        outside = place.units.new(groups * weight.shape[1])
     else:
         place.unite_rows(inside.reshape(groups, -1))
         outside = np.tile(weight.ids[1], groups)

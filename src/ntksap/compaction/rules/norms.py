@@ -41,7 +41,7 @@ def group_norm(
     for stored in (weight, bias):
         if stored is not None:
             place.unite(channels, stored.ids[0])
-    if groups != len(channels):
+    if groups != len(channels) and not place.apart:
         place.unite_rows(channels.reshape(groups, -1))
         if place.exact:
             place.freeze(channels, "normalised over, so that the result depends on the number of features")

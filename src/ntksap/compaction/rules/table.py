@@ -40,8 +40,19 @@ def rule(*names: str, replace: bool = False) -> Callable[[Decorated], Decorated]
 class Place:
     """One operator of the graph, as its rule sees it."""
 
-    def __init__(self, node: fx.Node, module: nn.Module, units: Units, inexact: Iterable[str], rigid: Iterable[str]):
-        """Take the node, the whole module, the ids, operators that may be inexact and classes whose sizes are fixed."""
+    def __init__(
+        self,
+        node: fx.Node,
+        module: nn.Module,
+        units: Units,
+        inexact: Iterable[str],
+        rigid: Iterable[str],
+        apart: bool = False,
+    ):
+        """Take the node, the whole module, the ids, operators that may be inexact and classes whose sizes are fixed.
+
+        ``apart``: nothing is to be removed, so the groups of a layer need not stay alike.
+        """
         self.node = node
         self.units = units
         self.operator = operator_name(node)
@@ -49,6 +60,7 @@ class Place:
         self.owner = module.get_submodule(self.path)
         self.exact = self.operator not in inexact
         self.rigid = type(self.owner).__qualname__ in rigid
+        self.apart = apart
         self.sized = False
 
     def unite(self, first: Ints, second: Ints) -> None:

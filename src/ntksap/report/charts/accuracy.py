@@ -1,4 +1,4 @@
-"""Accuracy against sparsity, against multiply-adds and against weights, with error bars over seeds."""
+"""Accuracy against sparsity, and against what a network costs: multiply-adds, weights, measured time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,16 +13,26 @@ _HOVER = "%{text}<extra></extra>"
 
 
 def accuracy_panels(one: Experiment) -> list[Panel]:
-    """Return accuracy against sparsity, and, where results say them, against multiply-adds and weights."""
-    costs = [
+    """Return accuracy against sparsity, and, where results say them, multiply-adds, weights and measured time."""
+    costs: list[tuple[str, str, Callable[[Cell], float | None]]] = [
         ("multiply-adds", "multiply-adds of one inference", lambda cell: cell.inference_flops),
         ("weights", "weights kept", lambda cell: one.total if cell.method == DENSE else cell.kept),
+        (
+            "time of inference",
+            "milliseconds for a batch of 64, measured",
+            lambda cell: _milliseconds(cell.inference_64),
+        ),
+        ("time of training", "milliseconds for a step of 64, measured", lambda cell: _milliseconds(cell.step_64)),
     ]
     panels = [Panel("sparsity", [_by_sparsity(one)])]
     for choice, title, cost in costs:
         if (chart := _by_cost(one, choice, title, cost)) is not None:
             panels.append(Panel(choice, [chart]))
     return panels
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds
 
 
 def _by_sparsity(one: Experiment) -> Chart:

@@ -24,15 +24,23 @@ COLOURS = {
     "synflow": "#17becf",
     "magnitude": "#e045c8",
     "random": "#8a8a8a",
+    "thin": "#3c3c3c",
 }
 # For methods that the paper does not draw.
-_OTHERS = ("#7f4fc9", "#f08a24", "#3b7a57", "#8fa8d8", "#b5651d", "#00a37a", "#9c1f5c", "#6f8f00", "#c38fff", "#4d6f8f")
+_OTHERS = ("#7f4fc9", "#f08a24", "#3b7a57", "#8fa8d8", "#b5651d", "#00a37a", "#9c1f5c", "#6f8f00", "#c38fff", "#4d6f8f",
+           "#a8324a", "#5e5a00", "#2f4b7c", "#d4a373")  # fmt: skip
 # (in the page, in files)
 _MARKERS = (
     ("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("triangle-down", "v"), ("star", "*"),
     ("hexagon", "h"), ("cross", "P"), ("x", "X"), ("triangle-left", "<"), ("triangle-right", ">"), ("pentagon", "p"),
 )  # fmt: skip
 _DASHES = {"shuffle": ("dash", "--"), "reinit": ("dashdot", "-."), "invert": ("dot", ":")}
+_PATTERNS = {
+    "channel": ("longdash", "--"),
+    "block": ("dot", ":"),
+    "2:4": ("dashdot", "-."),
+    "at": ("longdashdot", "-."),
+}
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -70,11 +78,20 @@ def looks(methods: Sequence[str]) -> dict[str, Look]:
         method: Look(
             colour_of(method, index),
             _MARKERS[place % len(_MARKERS)],
-            _DASHES.get(method.rpartition(" (")[2].rstrip(")"), ("solid", "-")),
+            _dash(method),
             2.4 if method == "ntk-sap" else 1.4,
         )
         for index, (method, place) in enumerate(zip(methods, places, strict=True))
     }
+
+
+def _dash(method: str) -> tuple[str, str]:
+    """Return the dash of a sanity check, or of the patterns that a method is compared in; single weights are solid."""
+    check = method.rpartition(" (")[2].rstrip(")")
+    found = [
+        dash for word in method.split(" ")[1:] for beginning, dash in _PATTERNS.items() if word.startswith(beginning)
+    ]
+    return _DASHES.get(check) or (found[-1] if found else ("solid", "-"))
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[str]:

@@ -1,0 +1,124 @@
+"""DPaI, differentiable pruning at initialisation by node–path balance (Xiang et al., ICLR 2025)."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ntksap._base import InputError
+from ntksap.net import Net, WeightView, map_tensors
+from ntksap.pruning import Masks, Probe, Selector, first_round
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
+_SMALL = 1e-250
+"""The input: paths are linear in it, and their number on deep nets passes what a float64 holds."""
+
+
+def dpai(
+    net: Net,
+    probe: Probe,
+    *,
+    selector: Selector,
+    invert: bool,
+    after: Masks | None,
+    round_steps: Annotated[int, "steps of Adam on the scores in each round"] = 150,
+    prune_lr: Annotated[float, "learning rate while pruning"] = 5e-3,
+    alpha: Annotated[float, "share of a step that goes to units and kernels without paths (α)"] = 0.99,
+    beta: Annotated[float, "share of that which goes to kernels, the rest to units (β)"] = 0.5,
+) -> Iterator[Masks]:
+    """Choose the mask whose network has many paths from input to output, and many units and kernels on them.
+
+    Scores s ~ N(0, 1); the mask m keeps the largest |s|, by default in the layers' ERK quotas. P(m) is the number of
+    paths: the sum of the outputs with m as the weights, an input of ones, no biases, and norms as the identity (values
+    are never negative, so that a ReLU is the identity as it is). With the straight-through g = ∂log P/∂m, each step of
+    Adam, whose rate is halved at ½ and ¾ of all steps, goes up along sign(s) times
+
+        (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)].
+
+    A unit is dead, as an output or an input of the layer at hand, if no path goes through it by way of that layer;
+    a kernel if none of its weights is kept.
+    """
+    rounds, steps = selector.rounds, selector.rounds * round_steps
+    begin = first_round(rounds, after)
+    if round_steps < 1 or prune_lr <= 0 or not 0 <= alpha <= 1 or not 0 <= beta <= 1:
+        raise InputError("round_steps must be at least 1, prune_lr above 0, alpha and beta from 0 to 1")
+    dtype = torch.float32 if net.device.type == "mps" else torch.float64
+    scores = {name: _drawn(probe, name, net, dtype) for name in net.prunable}
+    adam = torch.optim.Adam(scores.values(), prune_lr)
+    if after:
+        for name, tensor in scores.items():
+            tensor.data.copy_(after.state[f"score/{name}"])
+            if f"step/{name}" in after.state:
+                adam.state[tensor] = {k: after.state[f"{k}/{name}"].to(tensor.device, copy=True) for k in _MOMENTS}
+
+    def largest(round: int, sign: int = 1) -> Masks:
+        return selector.masks({name: sign * tensor.detach().abs() for name, tensor in scores.items()}, round)
+
+    for index in range(begin, rounds + 1):
+        for step in range(round_steps * (index - 1), round_steps * index):
+            kept = largest(index).to(net.device)
+            _, slope = paths(net, kept, probe, dtype)
+            adam.param_groups[0]["lr"] = prune_lr * 0.5 ** ((2 * step >= steps) + (4 * step >= 3 * steps))
+            for name, tensor in scores.items():
+                ascent = direction(slope[name], kept[name], selector.views[name], alpha, beta)
+                tensor.grad = -tensor.detach().sign() * ascent
+            adam.step()
+        masks = largest(index, -1 if invert else 1)
+        count, _ = paths(net, masks.to(net.device), probe, dtype)
+        masks.info |= {"round": index, "rounds": rounds, "log10_paths": count}
+        masks.state = {f"score/{name}": tensor.detach().cpu().clone() for name, tensor in scores.items()}
+        masks.state |= {f"{k}/{n}": v.cpu().clone() for n, t in scores.items() for k, v in adam.state[t].items()}
+        yield masks
+
+
+def paths(
+    net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtype
+) -> tuple[float | None, dict[str, Tensor]]:
+    """Return log₁₀ of the number of paths P, None for none, and ∂log P/∂m; of P itself where that is 0."""
+    weights = {
+        name: torch.zeros_like(w, dtype=dtype) if name.endswith("bias") else torch.ones_like(w, dtype=dtype)
+        for name, w in net.weights.items()
+    }
+    leaves = net.leaves(weights, masks)
+    small = _SMALL if dtype == torch.float64 else 1e-30
+    inputs = map_tensors(probe.ones(dtype), lambda t: t * small if t.is_floating_point() else t)
+    buffers = net.norm_buffers()
+    identity = {
+        name: torch.full_like(b, not name.endswith("running_mean"), dtype=dtype if b.is_floating_point() else b.dtype)
+        for name, b in buffers.items()
+    }
+    with _NormsLeftOut():
+        number = net(leaves, inputs, norm=identity).sum()
+    value = float(number.detach())
+    if not math.isfinite(value):
+        raise InputError("dpai cannot count the paths of this net: their number is beyond all bounds")
+    if value <= 0:
+        return None, net.gradient(number / small, leaves)
+    return math.log10(value) - math.log10(small), net.gradient(number.log(), leaves)
+
+
+def direction(slope: Tensor, mask: Tensor, view: WeightView, alpha: float, beta: float) -> Tensor:
+    """Return (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)] in the shape of the weight."""
+    g, kept = view.matrices(slope), view.matrices(mask)
+    entering, leaving = view.unit_sums(g * kept)
+    units = (entering <= 0) | (leaving <= 0)
+    kernels = ~kept if view.stack else ~kept.any(0)
+    return view.tensor(g * ((1 - alpha) + alpha * ((1 - beta) * units + beta * kernels)))
+
+
+def _drawn(probe: Probe, name: str, net: Net, dtype: torch.dtype) -> Tensor:
+    drawn = torch.randn(net.weights[name].shape, generator=probe.at(1).generator("score", name), dtype=torch.float64)
+    return drawn.to(net.device, dtype).requires_grad_()
+
+
+class _NormsLeftOut(TorchFunctionMode):
+    """While active, norms over features return what they are given: on equal values they would return zeros."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (functional.layer_norm, functional.rms_norm, functional.group_norm, functional.instance_norm):
+            return args[0] if args else kwargs["input"]
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,45 @@
+"""IMP, iterative magnitude pruning with rewinding (Frankle and Carbin, ICLR 2019; Frankle et al., ICML 2020)."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+from ntksap._base import InputError
+from ntksap.net import Net
+from ntksap.pruning import Masks, Probe, Selector, first_round
+
+
+def imp(
+    net: Net,
+    probe: Probe,
+    *,
+    selector: Selector,
+    invert: bool,
+    after: Masks | None,
+    rewind_epoch: Annotated[int, "rewind to the weights after this epoch of the dense training; 0: initial ones"] = 0,
+    level_epochs: Annotated[int, "epochs of training per level; 0: as many as the training has"] = 0,
+) -> Iterator[Masks]:
+    """Train, remove the smallest weights, rewind the others, and again: the expensive upper bound.
+
+    Level t = 1…T: train from w⁰⊙m_{t−1}; m_t keeps the round(d_t·N) largest of the trained |w| that m_{t−1} has. w⁰ is
+    θ, or what the dense training of level 1 has after ``rewind_epoch`` epochs, and comes with the masks. By default a
+    level removes a fifth of what is left.
+    """
+    rounds = selector.rounds
+    if rewind_epoch < 0 or level_epochs < 0:
+        raise InputError("rewind_epoch and level_epochs must be at least 0")
+    masks = after or Masks.ones({name: net.weights[name] for name in net.prunable})
+    start = after.weights if after else net.weights
+    sign = -1 if invert else 1
+    for level in range(first_round(rounds, after), rounds + 1):
+        trained, epoch = None, 0
+        for epoch, trained in enumerate(islice(probe.trained(start, masks), level_epochs or None), 1):
+            if level == 1 and epoch == rewind_epoch:
+                anchor = trained
+        if trained is None or (level == 1 and epoch < rewind_epoch):
+            raise InputError(f"level {level} was trained for {epoch} epochs, but rewind_epoch is {rewind_epoch}")
+        if level == 1 and rewind_epoch:
+            start = anchor
+        masks = selector.masks({name: sign * trained[name].abs() for name in net.prunable}, level, within=masks)
+        masks = Masks(masks, {"round": level, "rounds": rounds, "rewind_epoch": rewind_epoch}, weights=start)
+        yield masks

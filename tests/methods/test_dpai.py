@@ -1,0 +1,113 @@
+"""DPaI against paths that are counted one by one, and against a loop in matrices with Adam written out."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import ntksap
+from ntksap._base import generator_of
+from ntksap.methods.dpai import direction, paths
+from ntksap.net import Net, WeightView
+from ntksap.pruning import Probe, allocation_of
+from tests.cases import BY_NAME
+
+SIZES = (4, 6, 5, 3)
+
+
+def mlp():
+    torch.manual_seed(0)
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(SIZES)]
+    return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.BatchNorm1d(SIZES[2]), nn.ReLU(), layers[2])
+
+
+def test_paths_are_what_can_be_counted():
+    net = Net(mlp())
+    generator = torch.Generator().manual_seed(1)
+    masks = {n: torch.rand(net.weights[n].shape, generator=generator) < 0.5 for n in net.prunable}
+    count, through = 0, {n: torch.zeros_like(m, dtype=torch.float64) for n, m in masks.items()}
+    for units in itertools.product(*(range(size) for size in SIZES)):
+        edges = [(name, units[i + 1], units[i]) for i, name in enumerate(net.prunable)]
+        kept = [bool(masks[name][o, i]) for name, o, i in edges]
+        count += all(kept)
+        for k, (name, o, i) in enumerate(edges):  # the paths that there would be through this weight, if it were kept
+            through[name][o, i] += all(kept[:k] + kept[k + 1 :])
+    found, slope = paths(net, masks, Probe.of(net, input_shape=(4,)), torch.float64)
+    assert count > 0
+    assert found == pytest.approx(math.log10(count), abs=1e-5)  # BatchNorm has an ε
+    for name in masks:
+        torch.testing.assert_close(slope[name], through[name] / count, rtol=1e-4, atol=1e-12)
+
+
+def test_numbers_of_paths_beyond_float64_are_counted():
+    model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(250)])
+    net = Net(model)
+    masks = {n: torch.ones(64, 64, dtype=torch.bool) for n in net.prunable}
+    found, slope = paths(net, masks, Probe.of(net, input_shape=(64,)), torch.float64)
+    assert found == pytest.approx(251 * math.log10(64))
+    assert all(torch.allclose(s, torch.full_like(s, 1 / 64**2)) for s in slope.values())
+
+
+def test_the_direction_lifts_dead_units_and_kernels():
+    generator = torch.Generator().manual_seed(0)
+    slope = torch.rand(4, 3, 2, 2, generator=generator, dtype=torch.float64)
+    mask = torch.rand(4, 3, 2, 2, generator=generator) < 0.3
+    mask[2], mask[:, 1] = False, False
+    got = direction(slope, mask, WeightView((4, 3, 2, 2)), 0.9, 0.25)
+    for o, i in itertools.product(range(4), range(3)):
+        unit = (slope * mask)[o].sum() == 0 or (slope * mask)[:, i].sum() == 0
+        kernel = not mask[o, i].any()
+        factor = 0.1 + 0.9 * (0.75 * bool(unit) + 0.25 * kernel)
+        torch.testing.assert_close(got[o, i], factor * slope[o, i])
+
+
+def test_the_whole_loop_is_adam_along_that_direction_inside_erk():
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.ReLU(), nn.Linear(8, 4, bias=False))
+    shapes = {"0.weight": (8, 5), "2.weight": (4, 8)}
+    steps, lr = 24, 0.05
+    plan = ntksap.allocate(model, 0.7, "erk")
+    assert dict(plan) == dict(allocation_of(shapes, 0.3, {n: float(sum(s)) for n, s in shapes.items()}))
+    score = {
+        n: torch.randn(s, generator=generator_of(0, 1, "score", n), dtype=torch.float64) for n, s in shapes.items()
+    }
+    mean, square = ({n: torch.zeros(s, dtype=torch.float64) for n, s in shapes.items()} for _ in range(2))
+
+    def largest():
+        return {n: s.abs() >= s.abs().flatten().sort(descending=True).values[plan[n] - 1] for n, s in score.items()}
+
+    for step in range(steps):
+        a, b = (m.double() for m in largest().values())
+        count = (b @ a).sum()
+        slope = {"0.weight": b.sum(0)[:, None].expand(8, 5), "2.weight": a.sum(1)[None].expand(4, 8)}
+        rate = lr * (0.25 if step >= 18 else 0.5 if step >= 12 else 1)
+        for name, mask in largest().items():
+            g = slope[name] / (count if count > 0 else 1)
+            flow = g * mask
+            dead = (flow.sum(1, keepdim=True) == 0) | (flow.sum(0, keepdim=True) == 0)
+            step_along = -score[name].sign() * g * (0.01 + 0.99 * (0.5 * dead + 0.5 * ~mask))
+            mean[name] = 0.9 * mean[name] + 0.1 * step_along
+            square[name] = 0.999 * square[name] + 0.001 * step_along**2
+            unbiased = mean[name] / (1 - 0.9 ** (step + 1)), square[name] / (1 - 0.999 ** (step + 1))
+            score[name] = score[name] - rate * unbiased[0] / (unbiased[1].sqrt() + 1e-8)
+    masks = ntksap.prune(model, 0.7, "dpai", input_shape=(5,), rounds=2, round_steps=steps // 2, prune_lr=lr)
+    assert all(torch.equal(masks[name], mask) for name, mask in largest().items())
+    first = ntksap.prune(model, 0.7, "dpai", input_shape=(5,), rounds=1, round_steps=1, prune_lr=1e-9)
+    assert masks != first  # it does move
+
+
+def test_it_keeps_more_units_alive_than_chance_does():
+    model = ntksap.models.build("lenet-5", input_shape=(1, 12, 12))
+    shape = {"input_shape": (1, 12, 12)}
+    alive = {}
+    for method, options in (("random-erk", {}), ("dpai", {"rounds": 1, "round_steps": 60, "prune_lr": 0.05})):
+        masks = ntksap.prune(model, 0.98, method, **shape, **options)
+        alive[method] = sum(layer.live_channels for layer in ntksap.diagnose(model, masks, **shape).layers)
+    assert alive["dpai"] > alive["random-erk"]
+
+
+def test_wrong_options_are_named():
+    case = BY_NAME["no-bias"]
+    with pytest.raises(ntksap.InputError, match="alpha and beta from 0 to 1"):
+        ntksap.prune(case.module(), 0.5, "dpai", alpha=2.0, **case.source())
