@@ -14,6 +14,7 @@ from ntksap._base import ScoreError as ScoreError
 from ntksap._prune import allocate as allocate
 from ntksap._prune import prune as prune
 from ntksap._version import __version__ as __version__
+from ntksap._write_masks import write_masks as write_masks
 from ntksap.analysis import Cost as Cost
 from ntksap.analysis import Diagnosis as Diagnosis
 from ntksap.analysis import Kernel as Kernel

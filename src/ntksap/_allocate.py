@@ -9,7 +9,19 @@ from torch import Tensor, nn
 
 from ntksap._base import InputError, unknown
 from ntksap.methods import METHODS, layer_densities
-from ntksap.net import Initialiser, Net, Selectors, kaiming_normal, prunable_names, shell, unwrap
+from ntksap.net import (
+    Initialiser,
+    Net,
+    Selectors,
+    apart,
+    kaiming_normal,
+    logit_layers,
+    parts_of,
+    prunable_names,
+    shell,
+    unwrap,
+    weight_views,
+)
 from ntksap.pruning import (
     RULES,
     Allocation,
@@ -21,9 +33,11 @@ from ntksap.pruning import (
     allocation_of,
     classifier_of,
     density_of,
+    erk_logits,
     floor_of,
     kept_of,
     named_counts,
+    shared,
 )
 
 Rule: TypeAlias = str | Mapping[str, float] | Masks | Allocation
@@ -34,6 +48,7 @@ ALLOCATIONS: dict[str, str] = {
     "equal": "the same number everywhere, at most a layer's size",
     "erk": "Erdős–Rényi kernel: density ∝ Σ dims / Π dims of the weight",
     "erk+": "erk with the classifier dense",
+    "erk-logits": "erk, with the square root of the density in layers that make logits: queries, keys, the classifier",
     "ntk-sap": "NTK-SAP in closed form, one number per layer",
 }
 """The rules by name; beside them, the name of any method stands for the counts of its masks."""
@@ -65,43 +80,49 @@ def allocation_for(
 ) -> Allocation:
     """As `ntksap.allocate`, but for the rules that are methods."""
     shapes = shapes_of(model, include, exclude)
+    views = weight_views(shapes, unwrap(model))
+    layers = {name: view.shape for name, view in apart(views).items()}  # each expert is one
     density = None if sparsity is None else density_of(sparsity)
-    bounds = {"floor": floor, "block_floor": block_floor, "blocks": blocks}
+    bounds: dict[str, Any] = {"floor": floor, "block_floor": block_floor, "blocks": blocks}
     if isinstance(rule, Masks | Allocation):
         return _counted(rule, shapes, density, bounds)
+    fixed: dict[str, int] = {}
+    info: dict[str, Any] = {"rule": rule if isinstance(rule, str) else "given"}
     if isinstance(rule, Mapping):
         given: Mapping[str, float] = rule  # type: ignore[assignment]
-        fixed = named_counts(shapes, given)
+        fixed = shared(named_counts(shapes, given), views)
         if rest not in RULES:
             raise unknown("rule for the other layers", rest, RULES)
-        return allocation_of(shapes, density, RULES[rest](shapes), fixed=fixed, info={"rule": "given"}, **bounds)  # type: ignore[arg-type]
-    if rule not in ALLOCATIONS:
+        quotas = RULES[rest](layers)
+    elif rule not in ALLOCATIONS:
         raise unknown("allocation", rule, [*ALLOCATIONS, *(name for name in METHODS if name not in ALLOCATIONS)])
-    if density is None:
+    elif density is None:
         raise InputError(f"allocation {rule!r} needs a sparsity")
-    info: dict[str, Any] = {"rule": rule}
-    if rule == "ntk-sap":
+    elif rule == "ntk-sap":
         known = init in ("kaiming_normal", kaiming_normal)  # then no weight need be drawn, or held
         bare = shell(model, shapes if known else ())
         net = Net(bare, output=output, init=init, include=include, exclude=exclude, device=_device(model))
         probe = Probe.of(net, input_shape=input_shape, inputs=inputs)
-        least = {name: floor_of(floor, math.prod(shape)) / max(1, math.prod(shape)) for name, shape in shapes.items()}
+        least = {name: floor_of(floor, math.prod(shape)) / max(1, math.prod(shape)) for name, shape in layers.items()}
+        least = {name: least[parts_of(name, view)[0]] for name, view in views.items()}
         found = layer_densities(net, probe, density, rounds=rounds, least=least, rescale=rescale)
         info |= {"rescale": rescale, "rounds": rounds}
-        return allocation_of(
-            shapes,
-            density,
-            {n: d * math.prod(shapes[n]) for n, d in found.items()},
-            info=info,
-            **bounds,  # type: ignore[arg-type]
-        )
-    if rule == "erk+":
+        quotas = {part: found[n] * math.prod(layers[part]) for n, view in views.items() for part in parts_of(n, view)}
+    elif rule == "erk-logits":
+        shape = None if input_shape is None else tuple(input_shape)
+        ones = Probe(input_shape=shape, make_inputs=inputs).ones(next(iter(unwrap(model).parameters())).dtype)
+        names = logit_layers(model, ones, output) & set(views)
+        quotas = erk_logits(layers, density, {part for name in names for part in parts_of(name, views[name])})
+    elif rule == "erk+":
         name = classifier_of(shapes)
         if math.prod(shapes[name]) >= kept_of(density, sum(math.prod(shape) for shape in shapes.values())):
             raise InputError(f"erk+ keeps {name!r} dense, which alone has more weights than are to be kept: use erk")
         fixed = {name: math.prod(shapes[name])}
-        return allocation_of(shapes, density, RULES["erk"](shapes), fixed=fixed, info=info, **bounds)  # type: ignore[arg-type]
-    return allocation_of(shapes, density, RULES[rule](shapes), info=info, **bounds)  # type: ignore[arg-type]
+        quotas = RULES["erk"](layers)
+    else:
+        quotas = RULES[rule](layers)
+    plan = allocation_of(layers, density, quotas, fixed=fixed, info=info, **bounds)
+    return Allocation({n: sum(plan[part] for part in parts_of(n, view)) for n, view in views.items()}, shapes, info)
 
 
 def _counted(given: Masks | Allocation, shapes: Shapes, density: float | None, bounds: Mapping[str, Any]) -> Allocation:

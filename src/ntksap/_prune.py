@@ -68,17 +68,18 @@ def allocate(
     Args:
         model: any ``nn.Module``.
         sparsity: the share of prunable weights to remove; None where a mapping names every layer.
-        rule: a name from `ntksap.ALLOCATIONS`: ``"uniform"``, ``"equal"``, ``"erk"``, ``"erk+"``, or ``"ntk-sap"``, its
-            closed form with one number per layer. Or a mapping from names or patterns (``"*.q_proj.weight"``) to a
-            density (a float) or a number (an int). Or masks or an allocation, whose counts are taken, in proportion if
-            the sparsity is another. Or the name of a method, for the counts of its masks.
+        rule: a name from `ntksap.ALLOCATIONS`: ``"uniform"``, ``"equal"``, ``"erk"``, ``"erk+"``, ``"erk-logits"`` (for
+            transformers), or ``"ntk-sap"``, its closed form with one number per layer. Or a mapping from names or
+            patterns (``"*.q_proj.weight"``) to a density (a float) or a number (an int). Or masks or an allocation,
+            whose counts are taken, in proportion if the sparsity is another. Or the name of a method, for the counts of
+            its masks.
         floor: what each layer keeps at least, as a number or, below 1, as a share; 0 lets layers be empty.
         block_floor, blocks: what each block keeps at least, and patterns of names that make a block each; by default
             the numbered parts of the module, such as ``layers.3``, which are the residual blocks of most networks.
         rest: the rule for the layers that a mapping does not name: ``"uniform"``, ``"equal"`` or ``"erk"``.
         rescale: the closed form takes kept weights to be rescaled, as `Masks.attach` does on request.
         rounds: of the closed form, 20 by default, or of the method that is the rule.
-        input_shape, inputs, output, init: what the closed form needs to know, as in `prune`.
+        input_shape, inputs, output, init: what ``"ntk-sap"`` and ``"erk-logits"`` need to know, as in `prune`.
         include, exclude: what is prunable, see `Net`.
         settings: for a method as the rule, the other keywords of `prune`.
 
@@ -319,8 +320,9 @@ def warn_of_collapse(masks: Masks, *, strict: bool = False) -> None:
     if not masks.collapsed:
         return
     text = (
-        f"nothing is left of {', '.join(masks.collapsed)}: no signal passes these layers. Lower the sparsity, use "
-        "another method, or keep some weights in each layer (floor=)"
+        f"nothing is left of {', '.join(masks.collapsed)}: no signal passes these layers. Lower the sparsity, keep "
+        "some weights in each layer (floor=), or do not let one ranking decide for all of them (allocation='erk', on "
+        "transformers 'erk-logits')"
     )
     if strict:
         raise CollapseError(text)

@@ -350,8 +350,12 @@ def test_allocate(capsys, tmp_path):
     assert result["rule"] == "ntk-sap"
     assert result["kept"] == sum(layer["kept"] for layer in result["layers"]) == round(0.1 * result["total"])
     assert json.loads((tmp_path / "plan.json").read_text()) == result
-    assert main([*arguments[:5], "--block-floor", "0.05"]) == 0
-    assert "blocks.0.conv1.weight" in capsys.readouterr().out
+    path = tmp_path / "masks"
+    assert main([*arguments[:5], "--block-floor", "0.05", "--masks", str(path), "--places", "balanced"]) == 0
+    printed = capsys.readouterr().out
+    assert "blocks.0.conv1.weight" in printed
+    assert str(path) in printed.replace("\n", "")
+    assert ntksap.Masks.load(path).kept == result["kept"]
     assert "Did you mean 'erk'" in failure(capsys, "allocate", "--rule", "erq")
 
 

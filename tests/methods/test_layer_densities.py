@@ -8,7 +8,7 @@ from torch import nn
 
 import ntksap
 from ntksap.methods import layer_densities, moments
-from ntksap.methods.layer_densities import _scores, _shrunk
+from ntksap.methods.layer_densities import _shrunk, scores_of
 from ntksap.methods.moments import MomentTensor, Uniform, initial_moments, module_rules
 from ntksap.methods.ntk_sap_analytic import expected_trace
 from ntksap.net import Net, shell
@@ -37,7 +37,8 @@ def test_scores_are_the_means_that_the_trace_of_single_weights_has(case: Case):
     probe = Probe.of(net, **case.source())
     densities = torch.linspace(0.3, 0.9, len(net.prunable), dtype=F64).numpy()
     variances, fixed = initial_moments(net)
-    fast = _scores(net, probe, densities, fixed, variances, rescale=False)
+    with module_rules(net._skeleton):
+        fast = scores_of(net, probe)(densities)
 
     leaves = {
         name: torch.full(net.weights[name].shape, float(d), dtype=F64, requires_grad=True)
@@ -61,14 +62,19 @@ def test_convolutions_in_groups_and_transposed_agree_too():
 
 
 def test_with_rescaling_weights_have_the_variance_that_they_will_have():
-    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    module = nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False)).double()
     net = Net(module)
     probe = Probe.of(net, input_shape=(6,))
-    variances, fixed = initial_moments(net)
-    densities = torch.tensor([0.2, 0.5], dtype=F64).numpy()
-    larger = {name: v / d for (name, v), d in zip(variances.items(), densities, strict=True)}
-    assumed = _scores(net, probe, densities, fixed, variances, rescale=True)
-    assert assumed.tolist() == pytest.approx(_scores(net, probe, densities, fixed, larger, rescale=False).tolist())
+    densities = torch.tensor([0.2, 0.5], dtype=F64)
+    with module_rules(net._skeleton):
+        assumed = scores_of(net, probe, rescale=True)(densities.numpy())
+    # K = E ‖∂f/∂w₁‖² + E ‖∂f/∂w₂‖², E w² = (2/fan-in)·(σ²/d)·m in the derivative by m, at m = d
+    masks = densities.clone().requires_grad_()
+    first, second = (m / d.detach() * 2 for m, d in zip(masks, densities, strict=True))
+    hidden = first / 2  # of an open or closed gate: half of E (w₁z)² = 6 · (2/6) · m/d
+    trace = 3 * (masks[0] * 6 / 2 * second / 5 * 5 + masks[1] * 5 * hidden)
+    (slow,) = torch.autograd.grad(trace.log(), masks)
+    assert assumed.tolist() == pytest.approx(slow.tolist())
 
 
 def test_a_round_keeps_the_share_of_weights_whose_noisy_score_is_above_the_threshold():

@@ -63,6 +63,57 @@ def test_stacked_experts_are_prunable_and_one_matrix_each(is_transposed):
     assert zeros / sum(module.get_parameter(name).numel() for name in names) == pytest.approx(0.9, abs=0.01)
 
 
+def test_each_expert_is_a_layer_in_allocations_floors_and_places():
+    module = Mixture()
+    sizes = {"stem.weight": 11, "experts.up": 18 * 4, "experts.down": 18 * 4, "head.weight": 9}
+    plan = ntksap.allocate(module, 0.8, "erk")
+    assert {n: plan[n] / sizes[n] for n in plan} == pytest.approx(dict.fromkeys(plan, plan.kept / 164), rel=0.2)
+    assert ntksap.allocate(module, 0.8, "equal")["experts.up"] == pytest.approx(plan.kept * 4 / 10, abs=4)
+    with pytest.raises(ntksap.InputError, match="42 to 578"):  # 8 matrices of experts keep 5 each
+        ntksap.allocate(module, 0.95, {"stem.weight": 1, "head.weight": 1}, floor=5)
+    for places in ("score", "random", "balanced"):
+        masks = ntksap.prune(module, 0.9, "random", allocation="erk", floor=3, places=places, input_shape=(5,))
+        for name in ("experts.up", "experts.down"):
+            counts = masks[name].flatten(1).sum(1)
+            assert int(counts.max() - counts.min()) <= 1
+            assert int(counts.min()) >= 3
+    by_rank = ntksap.prune(module, 0.95, "magnitude", floor=2)
+    assert int(by_rank["experts.up"].flatten(1).sum(1).min()) >= 2
+
+
+def test_an_expert_with_nothing_left_has_collapsed_and_cost_counts_what_is_left(tmp_path):
+    module = Mixture()
+    module.experts.up.data[2] *= 1e-6
+    with pytest.warns(ntksap.CollapseWarning, match=r"experts.up\[2\]"):
+        masks = ntksap.prune(module, 0.5, "magnitude", include="experts.up")
+    assert masks.collapsed == ["experts.up[2]"]
+    masks.save(tmp_path / "masks")
+    assert ntksap.Masks.load(tmp_path / "masks").collapsed == ["experts.up[2]"]
+    found = ntksap.cost(module, masks, input_shape=(5,))
+    assert not found.uncounted
+    assert (found.dense, found.sparse) == (36 + 4 * (72 + 72 + 12) + 21, 36 + 144 + 4 * (72 + 12) + 21)
+
+
+def test_cost_counts_an_expert_for_each_input_that_is_sent_to_it():
+    class TwoExperts(Experts):
+        def forward(self, x, chosen):
+            return torch.stack([one @ self.up[i].mT @ self.down[i].mT for one, i in zip(x, chosen, strict=True)])
+
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = TwoExperts()
+
+        def forward(self, x):
+            return self.experts(x[0], torch.tensor([3, 1, 3]))
+
+    module = Routed()
+    masks = ntksap.Masks.ones({"experts.up": module.experts.up, "experts.down": module.experts.down})
+    masks["experts.up"][3] = False
+    found = ntksap.cost(module, masks, input_shape=(3, 6))
+    assert (found.dense, found.sparse) == (3 * (72 + 72 + 12), 72 + 3 * (72 + 12))
+
+
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_patterns_hold_in_each_expert(is_transposed):
     module = Mixture(is_transposed)

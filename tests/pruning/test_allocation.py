@@ -10,7 +10,7 @@ from torch import nn
 
 import ntksap
 from ntksap import Allocation, InputError, Masks
-from ntksap.pruning import RULES, blocks_of, floor_of
+from ntksap.pruning import RULES, blocks_of, erk_logits, floor_of
 from tests.cases import BY_NAME, CASES
 
 shape = st.lists(st.integers(1, 9), min_size=2, max_size=4).map(tuple)
@@ -89,6 +89,26 @@ def test_erk_plus_keeps_the_classifier_dense():
     assert plan.kept == round(0.7 * plan.total)
     with pytest.raises(InputError, match=r"erk\+ keeps '5.weight' dense"):
         ntksap.allocate(model, 0.9, "erk+")
+
+
+def test_layers_that_make_logits_have_the_square_root_of_the_density_of_others_like_them():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    plan = ntksap.allocate(model, 0.625, "erk-logits", input_shape=(4,))
+    assert dict(plan) == {"0.weight": 4, "2.weight": 8}  # x² + x = 2 · 0.375 for x = 1/2
+
+
+@given(st.lists(st.tuples(shape, st.booleans()), min_size=1, max_size=6), st.floats(0.05, 1))
+def test_erk_logits_is_what_its_formula_says(layers, density):
+    """The twin: one c for all layers that are not dense, whatever their power, and the sum is right."""
+    shapes = {str(index): one for index, (one, _) in enumerate(layers)}
+    logits = {str(index) for index, (_, makes) in enumerate(layers) if makes}
+    sizes = {name: math.prod(one) for name, one in shapes.items()}
+    found = {name: kept / sizes[name] for name, kept in erk_logits(shapes, density, logits).items()}
+    assert sum(found[n] * sizes[n] for n in found) == pytest.approx(density * sum(sizes.values()), rel=1e-6)
+    free = [(d ** (2 if n in logits else 1)) * sizes[n] / sum(shapes[n]) for n, d in found.items() if d < 1]
+    full = [sizes[n] / sum(shapes[n]) for n, d in found.items() if d >= 1]
+    assert free == pytest.approx([max(free, default=0.0)] * len(free), rel=1e-6)
+    assert not free or not full or max(full) <= free[0] * (1 + 1e-6)
 
 
 def test_a_mapping_fixes_what_it_names_by_name_first_and_the_rest_share_what_is_left():
@@ -208,3 +228,15 @@ def test_a_mask_mapping_is_not_taken_for_densities():
     )
     assert ntksap.allocate(model, None, masks).density == 1.0
     assert set(RULES) < set(ntksap.ALLOCATIONS)
+
+
+def test_a_ranking_that_empties_branches_of_a_transformer_says_which_allocation_does_not():
+    torch.manual_seed(0)
+    layers = [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True) for _ in range(3)]
+    model = nn.Sequential(*layers, nn.Linear(16, 4))
+    with pytest.warns(ntksap.CollapseWarning, match=r"2\.linear2\.weight.*allocation='erk'.*'erk-logits'"):
+        masks = ntksap.prune(model, 0.9, "ntk-sap-analytic", rounds=4, input_shape=(6, 16))
+    assert "2.linear2.weight" in masks.collapsed
+    again = ntksap.prune(model, 0.9, "ntk-sap-analytic", rounds=4, input_shape=(6, 16), allocation="erk-logits")
+    assert not again.collapsed
+    assert again.info["allocation"] == "erk-logits"

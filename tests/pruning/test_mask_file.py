@@ -149,3 +149,14 @@ def test_info_that_json_cannot_hold_is_an_error(tmp_path):
 def test_no_masks_at_all_have_a_density():
     assert Masks({}).density == 1.0
     assert "0 layers" in repr(ntksap.Masks({}))
+
+
+def test_a_file_is_what_safetensors_itself_would_write(tmp_path):
+    masks = some_masks()
+    plain = Masks(dict(masks), masks.info)
+    for index, one in enumerate((masks, plain)):
+        one.save(tmp_path / str(index))
+        with safe_open(tmp_path / str(index), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            save_file(tensors, tmp_path / "again", file.metadata())
+        assert (tmp_path / "again").read_bytes() == (tmp_path / str(index)).read_bytes()

@@ -14,7 +14,7 @@ from ntksap._base.errors import (
     StorageError,
     unknown,
 )
-from ntksap._base.files import TEMPORARY, make_folder, new_folder, require_new, write_atomically, write_json
+from ntksap._base.files import TEMPORARY, make_folder, new_file, new_folder, require_new, write_atomically, write_json
 from ntksap._base.fill import check_keys, check_value, fill
 from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib, usable_device
 from ntksap._base.ranks import ALONE, Ranks, joined, lost
@@ -48,6 +48,7 @@ __all__ = [
     "keep_memory",
     "lost",
     "make_folder",
+    "new_file",
     "new_folder",
     "peak_memory_mib",
     "read_sealed",

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ntksap._base.errors import InputError, StorageError
 
@@ -17,15 +17,21 @@ TEMPORARY = ".part-"
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Write ``content`` to ``path`` so that a crash leaves the old file or the new one, never a part."""
+    with new_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def new_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file that becomes ``path`` when the block ends well, and goes away when it does not."""
     path = Path(path)
-    data = content.encode() if isinstance(content, str) else content
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
     except OSError as error:
         raise _storage_error(path, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())

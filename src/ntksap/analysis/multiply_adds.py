@@ -1,9 +1,10 @@
 """Multiply-adds of one inference, dense and under masks, layer by layer, in the paper's convention.
 
 Counted: each weight of a convolution, linear, attention or recurrent layer once per place (or time step) it is applied
-at (times its density under a mask); biases and the affine terms of normalisation layers likewise, in full unless whole
-channels are removed; an ``nn.Identity`` (the shortcut of a residual block) once per element, as the published code
-does. Not counted: activations, pooling, gates, the weightless products inside attention.
+at (times its density under a mask), those of an expert for each input that is sent to it; biases and the affine terms
+of normalisation layers likewise, in full unless whole channels are removed; an ``nn.Identity`` (the shortcut of a
+residual block) once per element, as the published code does. Not counted: activations, pooling, gates, the weightless
+products inside attention.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
 from ntksap._base import global_seed
-from ntksap.net import arguments, is_transformers_conv1d, layer_weights, private_copy, unwrap
+from ntksap.net import arguments, is_stack, is_transformers_conv1d, layer_weights, private_copy, unwrap
 from ntksap.pruning import MakeInputs, Masks, Probe, without_followers
 
 
@@ -143,6 +144,22 @@ def _recurrent(
     return [*(Term(steps, weight) for weight in layer_weights(module)), Term(steps * biases)]
 
 
+def _experts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> list[Term]:
+    """An expert is applied to the inputs that are sent to it, by the indices that the module is given; else to all."""
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    chosen = next((value for value in given if not value.is_floating_point()), None)
+    weights = list(layer_weights(module))
+    count = len(weights[0])
+    if chosen is not None:
+        times = torch.bincount(chosen.flatten(), minlength=count).tolist()[:count]
+    else:
+        inputs = given[0].numel() // given[0].shape[-1]
+        times = [inputs // count if type(module).__name__ == "Llama4TextExperts" else inputs] * count  # it has copies
+    biases = [own for own in module._parameters.values() if own is not None and own.dim() == 2 and len(own) == count]
+    terms = [Term(times[i], weight, slice(i, i + 1)) for weight in weights for i in range(count)]
+    return [*terms, *(Term(sum(times) * bias.shape[1]) for bias in biases)]
+
+
 def _norm(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> list[Term]:
     return [*_each(getattr(module, "weight", None), output), *_bias(module, output)]
 
@@ -195,4 +212,6 @@ def _rule(module: nn.Module) -> Rule | None:
             return rule
     if is_transformers_conv1d(module):
         return _transformers_conv1d
+    if any(is_stack(module, weight.shape) for weight in layer_weights(module)):
+        return _experts
     return _norm if type(module).__name__.endswith("Norm") else None  # the RMSNorms that many models bring along

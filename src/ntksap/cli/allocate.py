@@ -1,11 +1,13 @@
 """``ntksap allocate``."""
 
 from pathlib import Path
+from typing import Literal
 
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import write_json
 from ntksap._prune import allocate
+from ntksap._write_masks import write_masks
 from ntksap.cli.console import print_json, say
 from ntksap.cli.options import ModelArguments, split_list
 from ntksap.cli.tables import print_layers
@@ -21,6 +23,8 @@ def run_allocate(
     rescale: bool = False,
     rounds: int | None = None,
     out: Path | None = None,
+    masks: Path | None = None,
+    places: Literal["random", "balanced"] = "random",
     json: bool = False,
 ) -> None:
     """Decide how many weights each layer keeps, from the shapes of the model alone.
@@ -28,14 +32,16 @@ def run_allocate(
     Args:
         model: Which model.
         sparsity: Share of prunable weights to remove, 0 ≤ sparsity < 1.
-        rule: uniform, equal, erk, erk+, ntk-sap (its closed form with one number per layer), or a method that needs no
-            data, for the counts of its masks.
+        rule: uniform, equal, erk, erk+, erk-logits (for transformers), ntk-sap (its closed form with one number per
+            layer), or a method that needs no data, for the counts of its masks.
         floor: What each layer keeps at least, as a number of weights or, below 1, as a share.
         block_floor: What each block keeps at least, likewise.
         blocks: Patterns of names with commas, one for each block; by default the numbered parts of the model.
-        rescale: Take kept weights to be rescaled before training (ntk-sap).
+        rescale: Kept weights will be rescaled before training: ntk-sap assumes it, and masks ask for it.
         rounds: Rounds of ntk-sap (20 by default) or of the method.
         out: Write the result to this JSON file.
+        masks: Also draw masks that keep so many weights, and write them to this file one layer after another.
+        places: Which weights these keep: random ones, or as many in every output and input.
         json: Print one JSON object.
     """
     built = model.build()
@@ -61,9 +67,11 @@ def run_allocate(
     }
     if out is not None:
         write_json(out, result)
+    if masks is not None:
+        write_masks(masks, built.module, plan, places=places, seed=model.seed, rescale=rescale)
     if json:
         print_json(result)
         return
     print_layers(plan.layers())
-    if out is not None:
-        say(f"Wrote {out}")
+    for written in filter(None, (out, masks)):
+        say(f"Wrote {written}")

@@ -1,7 +1,7 @@
 """NTK-SAP in closed form with one number per layer: nothing grows with the number of weights."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -47,39 +47,42 @@ def layer_densities(
     schedule = schedule or schedule_named("exponential")
     sizes = np.array([math.prod(net.weights[name].shape) for name in net.prunable], np.float64)
     bound = np.array([(least or {}).get(name, 0.0) for name in net.prunable])
-    variances, fixed = initial_moments(net)
+    scores = scores_of(net, probe, rescale=rescale)
     found = np.ones(len(sizes))
-    for index in range(1, rounds + 1):
-        scores = _scores(net, probe, found, fixed, variances, rescale) / sizes
-        found = _shrunk(found, scores, sizes, np.minimum(bound, found), schedule(density, index, rounds))
+    with module_rules(net._skeleton):
+        for index in range(1, rounds + 1):
+            wanted = schedule(density, index, rounds)
+            found = _shrunk(found, scores(found) / sizes, sizes, np.minimum(bound, found), wanted)
     return dict(zip(net.prunable, found.tolist(), strict=True))
 
 
-def _scores(
-    net: Net,
-    probe: Probe,
-    densities: Reals,
-    fixed: Mapping[str, moments.Moments],
-    variances: Mapping[str, float],
-    rescale: bool,
-) -> Reals:
-    """Return ∂ log K/∂d_l of each layer."""
-    leaves = torch.tensor(densities, dtype=torch.float64, requires_grad=True)
-    parameters = {name: MomentTensor(known) for name, known in fixed.items()}
-    for name, leaf, value in zip(net.prunable, leaves, densities, strict=True):
-        scale = variances[name] / (value if rescale and value > 0 else 1.0)
-        shape = torch.empty(net.weights[name].shape, device="meta", dtype=torch.float64)
-        parameters[name] = MomentTensor(Uniform(leaf, shape, torch.tensor(scale, dtype=torch.float64)))
-    ones = probe.ones(torch.float64)
-    inputs = map_tensors(ones, lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
-    with module_rules(net._skeleton):
-        output = net(parameters, inputs)
-    assert isinstance(output, MomentTensor)
-    trace = output.moments.tangent.sum()
-    if not trace.requires_grad or not float(trace.detach()) > 0:
-        raise InputError("no prunable layer reaches the output, so the closed form cannot tell them apart")
-    (gradient,) = torch.autograd.grad(trace.log(), leaves)
-    return gradient.clamp_min(0).numpy()
+def scores_of(net: Net, probe: Probe, *, rescale: bool = False) -> Callable[[Reals], Reals]:
+    """Return the function from the densities of all layers to ∂ log K/∂d_l, to be called inside `module_rules`.
+
+    What is the same for all densities is made once.
+    """
+    variances, fixed = initial_moments(net)
+    others = {name: MomentTensor(known) for name, known in fixed.items()}
+    shapes = [torch.empty(net.weights[name].shape, device="meta", dtype=torch.float64) for name in net.prunable]
+    inputs = map_tensors(
+        probe.ones(torch.float64), lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t
+    )
+
+    def scores(densities: Reals) -> Reals:
+        leaves = torch.tensor(densities, dtype=torch.float64, requires_grad=True)
+        scales = [
+            variances[n] / (d if rescale and d > 0 else 1.0) for n, d in zip(net.prunable, densities, strict=True)
+        ]
+        kept = map(Uniform, leaves, shapes, torch.tensor(scales, dtype=torch.float64))
+        output = net({**others, **dict(zip(net.prunable, map(MomentTensor, kept), strict=True))}, inputs)
+        assert isinstance(output, MomentTensor)
+        trace = output.moments.tangent.sum()
+        if not trace.requires_grad or not float(trace.detach()) > 0:
+            raise InputError("no prunable layer reaches the output, so the closed form cannot tell them apart")
+        (gradient,) = torch.autograd.grad(trace.log(), leaves)
+        return gradient.clamp_min(0).numpy()
+
+    return scores
 
 
 def _shrunk(

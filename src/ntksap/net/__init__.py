@@ -1,11 +1,13 @@
 """`Net`: any ``nn.Module`` as a pure function of its weights; its layers, initialisers, norms and precision."""
 
 from ntksap.net.initialisers import Initialiser, kaiming_normal
-from ntksap.net.layers import by_output, is_transformers_conv1d, layer_weights, unwrap
+from ntksap.net.layers import by_output, is_stack, is_transformers_conv1d, layer_weights, unwrap
+from ntksap.net.logits import logit_layers
 from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy, summed_cross_entropy
 from ntksap.net.precision import arithmetic, resolve
 from ntksap.net.prunable import Selectors, left_out, prunable_names, warn_of
 from ntksap.net.shell import shell
+from ntksap.net.stacks import apart, join, parts_of, split
 from ntksap.net.weight_views import WeightView, weight_views
 
 __all__ = [
@@ -15,19 +17,25 @@ __all__ = [
     "Norm",
     "Selectors",
     "WeightView",
+    "apart",
     "arguments",
     "arithmetic",
     "by_output",
     "first_tensor",
+    "is_stack",
     "is_transformers_conv1d",
+    "join",
     "kaiming_normal",
     "layer_weights",
     "left_out",
+    "logit_layers",
     "map_tensors",
+    "parts_of",
     "private_copy",
     "prunable_names",
     "resolve",
     "shell",
+    "split",
     "summed_cross_entropy",
     "unwrap",
     "warn_of",

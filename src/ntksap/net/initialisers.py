@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ntksap._base import unknown
@@ -43,7 +43,7 @@ def kaiming_normal(module: nn.Module) -> None:
                 rows.normal_(0, math.sqrt(2 / fan_in(part, weight)))
 
 
-def kaiming_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+def kaiming_variances(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
     """Yield what `kaiming_normal` draws with mean 0 and a known variance, later ones of a tied parameter last."""
     yield from reset_variances(module)
     for part in module.modules():
@@ -51,16 +51,22 @@ def kaiming_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]
             yield weight, 2 / fan_in(part, weight)
 
 
-def reset_variances(module: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
-    """Yield what `reset` draws with mean 0 and a known variance: U(−1, 1)/√fan-in, by torch's own layers.
+def reset_variances(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
+    """Yield what `reset` draws with mean 0 and a known variance, by torch's own layers: the mean over its entries.
 
-    Not those inside a module that resets its parts once more (`nn.MultiheadAttention`), nor tied ones.
+    Weights and biases from U(−1, 1)/√fan-in; embeddings from N(0, 1), but for the row of a padding; of attention,
+    biases 0 and learnt keys and values by Xavier. Not inside another module that resets its parts again, nor tied ones.
     """
     owned = Counter(id(own) for part in module.modules() for own in part._parameters.values())
     again = {id(part) for whole in module.modules() if _own_reset(whole) for part in list(whole.modules())[1:]}
     for part in module.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            yield from ((bias, 0.0) for bias in (part.in_proj_bias, part.out_proj.bias) if bias is not None)
+            yield from ((own, 1 / part.embed_dim) for own in (part.bias_k, part.bias_v) if own is not None)
         if id(part) in again:
             continue
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and owned[id(part.weight)] == 1:
+            yield part.weight, 1 - (part.padding_idx is not None) / part.num_embeddings
         if getattr(type(part), "reset_parameters", None) in (nn.Linear.reset_parameters, _ConvNd.reset_parameters):
             weight, bias = (part._parameters.get(name) for name in ("weight", "bias"))
             for own in (weight, bias):
@@ -79,7 +85,7 @@ def shuffle(module: nn.Module) -> None:
 INITIALISERS: dict[str, Initialiser] = {"kaiming_normal": kaiming_normal, "reset": reset, "shuffle": shuffle}
 
 
-_VARIANCES: dict[Initialiser, Callable[[nn.Module], Iterator[tuple[nn.Parameter, float]]]] = {
+_VARIANCES: dict[Initialiser, Callable[[nn.Module], Iterator[tuple[Tensor, float]]]] = {
     kaiming_normal: kaiming_variances,
     reset: reset_variances,
 }

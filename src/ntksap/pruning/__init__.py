@@ -9,8 +9,10 @@ from ntksap.pruning.allocation import (
     allocation_of,
     blocks_of,
     classifier_of,
+    erk_logits,
     floor_of,
     named_counts,
+    shared,
 )
 from ntksap.pruning.arguments import (
     check_data,
@@ -20,8 +22,9 @@ from ntksap.pruning.arguments import (
     checked_whole,
     explain_input_failures,
 )
+from ntksap.pruning.mask_file import write_mask_file
 from ntksap.pruning.masks import Masks, without_followers
-from ntksap.pruning.patterns import CHANNEL, Pattern, pattern_named
+from ntksap.pruning.patterns import CHANNEL, Channel, Pattern, pattern_named
 from ntksap.pruning.places import PLACES
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
 from ntksap.pruning.regrowth import Regrow, Regrowth, check_regrows, moved
@@ -41,6 +44,7 @@ __all__ = [
     "RULES",
     "Allocation",
     "Batch",
+    "Channel",
     "Data",
     "Floor",
     "MakeInputs",
@@ -67,6 +71,7 @@ __all__ = [
     "checked_whole",
     "classifier_of",
     "density_of",
+    "erk_logits",
     "explain_input_failures",
     "first_round",
     "floor_of",
@@ -81,7 +86,9 @@ __all__ = [
     "save_sparse",
     "schedule_named",
     "select",
+    "shared",
     "shuffled",
     "trainer_of",
     "without_followers",
+    "write_mask_file",
 ]

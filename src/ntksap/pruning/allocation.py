@@ -2,10 +2,11 @@
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ntksap._base import InputError
+from ntksap.net import WeightView, parts_of
 from ntksap.pruning.apportion import apportion
 from ntksap.pruning.schedules import kept_of
 from ntksap.pruning.table import layer_table
@@ -101,9 +102,32 @@ def erk(shapes: Shapes) -> dict[str, float]:
     return {name: float(sum(shape)) for name, shape in shapes.items()}
 
 
+def erk_logits(shapes: Shapes, density: float, logits: Collection[str]) -> dict[str, float]:
+    """As `erk`, with the square root of the density in layers that make logits (`ntksap.net.logit_layers`).
+
+    With r_l = Σ dims / Π dims, layer l of N_l weights keeps
+
+        N_l · min(1, (c·r_l)^p_l),   p_l = ½ where l is one of ``logits``, else 1,
+
+    and c is such that all of them keep ``density``. A logit of attention is a product of two pruned layers, queries and
+    keys: at √d each, of its terms the share d is kept, as it is of those of a layer that stands alone.
+    """
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    ratios = {name: sum(shape) / sizes[name] if sizes[name] else 0.0 for name, shape in shapes.items()}
+
+    def kept(c: float) -> dict[str, float]:
+        return {n: sizes[n] * min(1.0, (c * r) ** (0.5 if n in logits else 1.0)) for n, r in ratios.items()}
+
+    low, high = 0.0, 1 / min((r for r in ratios.values() if r), default=1.0)  # where all are dense
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(kept(middle).values()) < density * sum(sizes.values()) else (low, middle)
+    return kept(high)
+
+
 RULES: dict[str, Quotas] = {"uniform": uniform, "equal": equal, "erk": erk}
-"""The rules that need shapes alone. `ntksap.allocate` also knows ``"erk+"`` (see `classifier_of`), ``"ntk-sap"``, and
-the methods."""
+"""The rules that need shapes alone. `ntksap.allocate` also knows ``"erk+"`` (see `classifier_of`), ``"erk-logits"``,
+``"ntk-sap"``, and the methods."""
 
 
 def allocation_of(
@@ -228,6 +252,20 @@ def blocks_of(shapes: Shapes, patterns: Sequence[str] | None = None) -> dict[str
 
 def _prefix(name: str, index: int) -> str:
     return ".".join(name.split(".")[: index + 1])
+
+
+def shared(counts: Mapping[str, int], views: Mapping[str, WeightView]) -> dict[str, int]:
+    """Return what each layer keeps, given what each weight keeps: experts in one weight share that evenly.
+
+    >>> shared({"up": 5}, {"up": WeightView((2, 6, 4), stack=True)})
+    {'up[0]': 3, 'up[1]': 2}
+    """
+    found: dict[str, int] = {}
+    for name, count in counts.items():
+        parts = parts_of(name, views[name])
+        more = count % max(1, len(parts))
+        found |= {part: count // len(parts) + (index < more) for index, part in enumerate(parts)}
+    return found
 
 
 def classifier_of(shapes: Shapes) -> str:

@@ -7,30 +7,43 @@
 - metadata, under the one key ``ntksap-masks-2``: a JSON object with ``masks``, {name: [shape, hash]} in the order of
   the layers, ``weights`` and ``state``, {name: hash}, ``info``, and a hash of all that (`ntksap._base.seals`).
 
-Equal masks give equal bytes. Since each tensor has a hash of its own, of fixed length, a file can also be written and
-checked one layer at a time: the header's size is known from names and shapes, and hashes are filled in at the end.
+Equal masks give equal bytes. Since each tensor has a hash of its own, of fixed length, a file can be written one layer
+at a time: the header's size is known from names and shapes, and hashes are filled in at the end.
 
 Files of the first format (a bool tensor per mask, no hash) can still be read.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from ntksap._base import MaskError, sealed, sha256_of_one, unsealed, write_atomically
+from ntksap._base import MaskError, new_file, sealed, sha256_of_one, unsealed
 
 _FORMAT = "ntksap-masks-2"
 _FIRST_FORMAT = "ntksap-masks"
 _MASK, _WEIGHT, _STATE = "masks/", "weights/", "state/"
 _AGAIN = "copy it again, or remove it and prune again"
+
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+"""What safetensors calls them."""
 
 Contents: TypeAlias = tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
 """Masks, info, weights, state."""
@@ -38,26 +51,48 @@ Contents: TypeAlias = tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor]
 
 def write_mask_file(
     path: str | Path,
-    masks: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    mask_of: Callable[[str], Tensor],
     info: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-    state: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor] | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write bool masks, plain values, weights and state, all of it or nothing."""
-    tensors, facts = {}, {}
-    for name, mask in masks.items():
-        bits = pack(mask)
-        tensors[_MASK + name] = bits
-        facts[name] = [list(mask.shape), sha256_of_one(name, bits)]
-    hashes = []
-    for prefix, own in ((_WEIGHT, weights), (_STATE, state)):
-        tensors |= {prefix + name: tensor.contiguous() for name, tensor in own.items()}
-        hashes.append({name: sha256_of_one(name, tensor) for name, tensor in own.items()})
-    try:
-        header = json.dumps(sealed({"masks": facts, "weights": hashes[0], "state": hashes[1], "info": dict(info)}))
-    except (TypeError, ValueError) as error:
-        raise MaskError(f"info of masks is saved as JSON, which cannot hold this: {error}") from error
-    write_atomically(path, save(tensors, {_FORMAT: header}))  # one key: safetensors writes several in any order
+    """Write bool masks, plain values, weights and state, all of it or nothing.
+
+    Masks, of these shapes, are asked for one after another, so that memory need hold a single one. The length of the
+    header is known beforehand, since a hash is as long as any other; it is written last.
+    """
+    whole = {prefix: dict(own or {}) for prefix, own in ((_WEIGHT, weights), (_STATE, state))}
+    sizes: dict[tuple[str, str], tuple[tuple[int, ...], torch.dtype]] = {}  # of each tensor: shape and dtype
+    sizes |= {(_MASK, name): ((-(-math.prod(shape) // 8),), torch.uint8) for name, shape in shapes.items()}
+    sizes |= {(prefix, n): (tuple(t.shape), t.dtype) for prefix, own in whole.items() for n, t in own.items()}
+    hashes = dict.fromkeys(sizes, "0" * 64)
+
+    def header() -> bytes:
+        facts = {prefix[:-1]: {name: hashes[prefix, name] for name in own} for prefix, own in whole.items()}
+        masks = {name: [list(shape), hashes[_MASK, name]] for name, shape in shapes.items()}
+        try:
+            about = json.dumps(sealed({"masks": masks, **facts, "info": dict(info)}))
+        except (TypeError, ValueError) as error:
+            raise MaskError(f"info of masks is saved as JSON, which cannot hold this: {error}") from error
+        text = json.dumps({"__metadata__": {_FORMAT: about}, **places}, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
+    order = sorted(sizes, key=lambda key: (-sizes[key][1].itemsize, "".join(key)))  # so that numbers are aligned
+    places, end = {}, 0
+    for key in order:
+        shape, dtype = sizes[key]
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        places["".join(key)] = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
+    with new_file(path) as file:
+        file.seek(len(header()))
+        for prefix, name in order:
+            tensor = pack(mask_of(name)) if prefix == _MASK else whole[prefix][name].contiguous()
+            hashes[prefix, name] = sha256_of_one(name, tensor)
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        file.seek(0)
+        file.write(header())
 
 
 def read_mask_file(path: str | Path) -> Contents:

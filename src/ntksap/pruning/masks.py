@@ -92,8 +92,14 @@ class Masks(Mapping[str, Tensor]):
 
     @property
     def collapsed(self) -> list[str]:
-        """The names of layers with nothing left, through which no signal passes."""
-        return [name for name, mask in self.prunable.items() if not mask.any()]
+        """The names of layers with nothing left, through which no signal passes; ``"up[3]"`` is an expert's."""
+        stacks = self.info.get("stacks", ())
+        layers = (
+            (f"{name}[{index}]", one) if name in stacks else (name, one)
+            for name, mask in self.prunable.items()
+            for index, one in enumerate(mask if name in stacks else [mask])
+        )
+        return [name for name, mask in layers if not mask.any()]
 
     @property
     def sha256(self) -> str:
@@ -198,7 +204,8 @@ class Masks(Mapping[str, Tensor]):
 
     def save(self, path: str | Path) -> None:
         """Write the masks to a safetensors file (see `ntksap.pruning.mask_file`), all of it or nothing."""
-        write_mask_file(path, self._masks, self.info, self.weights, self.state)
+        shapes = {name: tuple(mask.shape) for name, mask in self.items()}
+        write_mask_file(path, shapes, self.__getitem__, self.info, self.weights, self.state)
 
     @classmethod
     def load(cls, path: str | Path) -> "Masks":

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ntksap._base import InputError
-from ntksap.net import WeightView
-from ntksap.pruning.allocation import Allocation, Floor, allocation_of, uniform
+from ntksap.net import WeightView, apart, join, parts_of, split
+from ntksap.pruning.allocation import Allocation, Floor, allocation_of, shared, uniform
 from ntksap.pruning.apportion import apportion
 from ntksap.pruning.degrees import decayed
 from ntksap.pruning.group_selection import whole_groups
@@ -27,7 +27,7 @@ class Selector:
     Args:
         density: final density d.
         rounds, schedule: after round t exactly round(d_t · total) weights are kept.
-        views: the prunable weights, their shapes and how they read.
+        views: the prunable weights, their shapes and how they read. Each of several experts in one weight is a layer.
         scope: ``"global"``, or ``"layer"``, which is the uniform allocation.
         floor: what each layer keeps at least, where all weights are ranked together.
         allocation: what each layer keeps in the end, {name: kept}; it keeps this in the pattern's units. In round t a
@@ -46,6 +46,7 @@ class Selector:
     allocation: Mapping[str, int] | None = None
     pattern: Pattern | None = None
     degree_decay: float = 0.0
+    _layers: dict[str, WeightView] = field(init=False, repr=False)
     _counts: dict[str, int] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -53,11 +54,12 @@ class Selector:
             raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
         if isinstance(self.degree_decay, bool | str) or not 0 <= self.degree_decay < math.inf:
             raise InputError(f"degree_decay is a number from 0 on, such as 0.2, not {self.degree_decay!r}")
-        given = self.allocation
+        object.__setattr__(self, "_layers", apart(self.views))
+        given = None if self.allocation is None else shared(self.allocation, self.views)
         if given is None and self.scope == "layer":
-            shapes = {name: view.shape for name, view in self.views.items()}
-            given = allocation_of(shapes, self.density, uniform(shapes), floor=self.floor)
-        object.__setattr__(self, "_counts", None if given is None else self.fitted(given))
+            shapes = {name: view.shape for name, view in self._layers.items()}
+            given = dict(allocation_of(shapes, self.density, uniform(shapes), floor=self.floor))
+        object.__setattr__(self, "_counts", None if given is None else self._fitted(given))
 
     @property
     def total(self) -> int:
@@ -74,9 +76,9 @@ class Selector:
             return sum(self._counts.values())
         return kept_of(self.schedule(self.density, round, self.rounds), self.total)
 
-    def fitted(self, counts: Mapping[str, int]) -> dict[str, int]:
+    def _fitted(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the counts that a pattern allows which are nearest to ``counts``."""
-        views = {name: self.views[name] for name in counts}
+        views = {name: self._layers[name] for name in counts}
         if isinstance(self.pattern, Cap):
             most = [self.pattern.capacity(view) for view in views.values()]
             shares = apportion(min(sum(counts.values()), sum(most)), [*counts.values()], [0] * len(most), most)
@@ -103,25 +105,25 @@ class Selector:
         if self.degree_decay and present is not None:
             exponent = self.degree_decay * math.log10(self.total / kept)
             scores = {n: decayed(scores[n], present[n], view, exponent) for n, view in self.views.items()}
-        counts = None if self._counts is None else self._at(round, within)
-        return Masks(
-            select(
-                {name: scores[name] for name in self.views},
-                kept,
-                within=within,
-                floor=self.floor,
-                counts=counts,
-                pattern=self.pattern,
-                views=self.views,
-                loose=not self.is_final(round),
-            )
+        left = None if within is None else split(within, self.views)
+        chosen = select(
+            split(scores, self.views),
+            kept,
+            within=left,
+            floor=self.floor,
+            counts=None if self._counts is None else self._at(round, left),
+            pattern=self.pattern,
+            views=self._layers,
+            loose=not self.is_final(round),
         )
+        return Masks(join(chosen, self.views))
 
     def satisfied(self, ranked: Mapping[str, int], round: int) -> bool:
-        """Return whether so many ranked weights in each layer are enough to choose a round's masks from."""
+        """Return whether so many ranked entries of each weight are enough to choose a round's masks from."""
         if self._counts is None:
             return sum(ranked.values()) >= self.kept(round)
-        return all(ranked[name] >= count for name, count in self._at(round, None).items())
+        counts = self._at(round, None)
+        return all(ranked[n] >= sum(counts[part] for part in parts_of(n, view)) for n, view in self.views.items())
 
     def _at(self, round: int, within: Mapping[str, Tensor] | None) -> dict[str, int]:
         """Return what each layer keeps after a round: between its final number and what it still has."""
@@ -129,7 +131,7 @@ class Selector:
         assert final is not None
         if self.is_final(round):
             return final
-        sizes = {name: math.prod(view.shape) for name, view in self.views.items()}
+        sizes = {name: math.prod(view.shape) for name, view in self._layers.items()}
         alive = sizes if within is None else {name: int(within[name].sum()) for name in sizes}
         quotas = [
             sizes[name] * self.schedule(count / sizes[name], round, self.rounds) if sizes[name] else 0.0
@@ -144,13 +146,22 @@ class Selector:
 
         ``like``: masks that keep as much of each layer; by default the allocation says how much.
         """
-        counts = self._counts if like is None else self.fitted({name: int(mask.sum()) for name, mask in like.items()})
+        counts = None
+        if like is not None:
+            counts = self._fitted({name: int(mask.sum()) for name, mask in split(like, self.views).items()})
+        return Masks({name: self.place(name, places, seed, counts) for name in self.views})
+
+    def place(self, name: str, places: str, seed: int, counts: Mapping[str, int] | None = None) -> Tensor:
+        """Return the mask of one weight, see `placed`; it depends on no other. ``counts``: what each layer keeps."""
+        counts = self._counts if counts is None else counts
         assert counts is not None
+        own = {name: self.views[name]}
+        layers = apart(own)
+        counts = {layer: counts[layer] for layer in layers}
         if places == "balanced":
-            return Masks(balanced_masks(counts, self.views, self.pattern, seed))
-        scores = random_scores({name: self.views[name] for name in counts}, seed)
-        kept = sum(counts.values())
-        return Masks(select(scores, kept, counts=counts, pattern=self.pattern, views=self.views))
+            return join(balanced_masks(counts, layers, self.pattern, seed), own)[name]
+        scores, kept = random_scores(layers, seed), sum(counts.values())
+        return join(select(scores, kept, counts=counts, pattern=self.pattern, views=layers), own)[name]
 
     def completed(self, masks: Masks) -> Masks:
         """Return final masks with all that belongs to them, which here is nothing more."""
@@ -159,6 +170,8 @@ class Selector:
     def facts(self) -> dict[str, Any]:
         """Return what is worth knowing about final masks: their allocation, and what their pattern made of it."""
         facts: dict[str, Any] = {}
+        if stacks := [name for name, view in self.views.items() if view.stack]:
+            facts["stacks"] = stacks
         if self.allocation is not None:
             facts["allocation"] = (
                 self.allocation.info.get("rule") if isinstance(self.allocation, Allocation) else "given"

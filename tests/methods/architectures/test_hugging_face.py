@@ -78,7 +78,7 @@ def test_include_and_exclude_choose_what_a_practitioner_names():
 
 
 @each_architecture
-@pytest.mark.parametrize("rule", ["uniform", "equal", "erk", "ntk-sap"])
+@pytest.mark.parametrize("rule", ["uniform", "equal", "erk", "erk-logits", "ntk-sap"])
 def test_no_allocation_leaves_a_layer_empty(architecture: Architecture, rule: str):
     module = architecture.module()
     for sparsity in (0.5, 0.75, 0.9, 0.95):

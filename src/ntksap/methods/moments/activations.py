@@ -66,6 +66,9 @@ def leaky(slope: float, mean: Tensor, variance: Tensor, correlation: Tensor) -> 
     Products are the Hermite series of φ cut after its third term, with the rest at ρ⁴ (0.1 % off for mean 0). Those of
     φ' follow the arcsine law, exact for mean 0 and at ρ = 0 and 1.
     """
+    if variance.dim() and not mean.dim() and not correlation.dim():  # both 0, see `apply`: the same for all variances
+        unit = _standard(slope, variance.dtype, variance.device)
+        return unit._replace(mean=unit.mean * variance.sqrt())
     deviation, rest = variance.sqrt(), 1 - slope
     ratio = (mean / deviation).nan_to_num(nan=0.0, posinf=40.0, neginf=-40.0) if mean.dim() else mean
     opened = torch.special.ndtr(ratio)
@@ -83,6 +86,12 @@ def leaky(slope: float, mean: Tensor, variance: Tensor, correlation: Tensor) -> 
     cross_gain = gate.square() + (gain - gate.square()).clamp_min(0) * (2 / math.pi) * torch.asin(correlation)
     cross = (product - cross_gain * (correlation + ratio.square())) / size
     return Effect(first * deviation, square / size, gain, cross_gain, cross)
+
+
+@lru_cache
+def _standard(slope: float, dtype: torch.dtype, device: torch.device) -> Effect:
+    zero = torch.zeros((), dtype=dtype, device=device)
+    return leaky(slope, zero, zero + 1, zero)
 
 
 def quadrature(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, correlation: Tensor) -> Effect:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ntksap.methods.moments.linear import add, addmm, linear, mul, product
 from ntksap.methods.moments.table import moments_of, rule
+from ntksap.methods.moments.uniform import thin, thin_batch, widened
 from ntksap.methods.moments.value import FIELDS, MASKED, Moments, Weight
 
 _CLOSED = -99.0
@@ -20,15 +21,20 @@ def softmax(x: Moments, dim: int = -1, *args: Any, **kwargs: Any) -> Moments:
 
     What two inputs have in common is at most what one has with itself: where inputs are tokens they have everything.
     """
+    shape = x.shape
+    x = thin_batch(x) if dim in (-1, len(shape) - 1) else x
     open_ = (x.mean > _CLOSED).to(x.square)
     share = open_ / open_.sum(dim, keepdim=True).clamp_min(1)
     certain = share.square()
-    return Moments(
-        certain * (1 + x.variance),
-        certain * (1 + torch.minimum(x.cross, x.variance)),
-        certain * x.tangent,
-        certain * x.tangent_cross,
-        share,
+    return widened(
+        Moments(
+            certain * (1 + x.variance),
+            certain * (1 + torch.minimum(x.cross, x.variance)),
+            certain * x.tangent,
+            certain * x.tangent_cross,
+            share,
+        ),
+        shape,
     )
 
 
@@ -40,7 +46,12 @@ def matmul(a: Any, other: Any) -> Moments:
     like = (a if isinstance(a, Moments) else other).like
     a, b = (moments_of(part) for part in (a, other))
     a, b = (part if part.like.dtype == like.dtype else part.each(lambda field: field.to(like)) for part in (a, b))
-    return add_shared(product(torch.matmul, a, b), a, b)
+    if min(len(a.shape), len(b.shape)) < 2:
+        return add_shared(product(torch.matmul, a, b), a, b)
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = torch.Size([*batch, a.shape[-2], b.shape[-1]])
+    a, b = thin_batch(a), thin_batch(b)
+    return widened(add_shared(product(torch.matmul, a, b), a, b), shape)
 
 
 @rule("bmm")
@@ -111,11 +122,10 @@ def attention(
         attn_mask = torch.ones(shape[-2:], dtype=torch.bool, device=logits.square.device).tril()
     if attn_mask is not None:
         mask: Tensor = attn_mask.mean if isinstance(attn_mask, Moments) else attn_mask
-        left_out = ~mask if mask.dtype == torch.bool else mask < MASKED
-        logits = Moments(
-            logits.square, logits.cross, logits.tangent, logits.tangent_cross,
-            logits.mean.masked_fill(left_out, -math.inf),
-        )  # fmt: skip
+        left_out = thin(~mask if mask.dtype == torch.bool else mask < MASKED, range(mask.dim() - 2))
+        one = thin_batch(logits)
+        mean = one.mean.expand(torch.broadcast_shapes(one.mean.shape, left_out.shape)).masked_fill(left_out, -math.inf)
+        logits = widened(Moments(one.square, one.cross, one.tangent, one.tangent_cross, mean), shape)
     return matmul(softmax(logits), value)
 
 

@@ -2,15 +2,13 @@
 
 import copy
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from ntksap._base import InputError, global_seed
 from ntksap.methods.moments.value import Moments, fixed
-from ntksap.net import Net, is_transformers_conv1d, kaiming_normal, layer_weights
+from ntksap.net import Net, kaiming_normal
 
 _DRAWS = 2
 
@@ -23,44 +21,26 @@ def initial_moments(net: Net) -> tuple[dict[str, float], dict[str, Moments]]:
     """
     if net._init is not kaiming_normal:
         return _sampled(net)
+    known, prunable = net.variances(), set(net.prunable)
     names = {id(parameter): name for name, parameter in net._skeleton.named_parameters()}
     squares: dict[str, float] = {}
     others: dict[str, Moments] = {}
     for part in net._skeleton.modules():
-        known = dict(_known(part))
         for key, parameter in part._parameters.items():
             name = names.get(id(parameter))
-            if name is None or parameter is None:
+            if name is None or parameter is None or name in squares or name in others:
                 continue
-            if name in net.prunable:
+            if name in prunable:
                 present = None if parameter.is_meta else float(net.weights[name].double().square().mean())
-                square = known.get(key, present)
+                square = known.get(name, present)
                 if square is None:
                     raise InputError(f"{name!r} is on the meta device and nothing says how it is drawn: exclude it")
                 squares[name] = square
-            elif key in known:
-                others[name] = _spread(known[key], 0.0, parameter.shape)
-            elif name not in others:
+            elif name in known:
+                others[name] = _spread(known[name], 0.0, parameter.shape)
+            else:
                 others[name] = _of(_values(part, key, net.weights[name], net._skeleton))
     return {name: squares[name] for name in net.prunable}, others
-
-
-def _known(part: nn.Module) -> Iterator[tuple[str, float]]:
-    """Yield the name and the variance of what `kaiming_normal` draws with mean 0 in a module of torch's."""
-    weights = {id(weight) for weight in layer_weights(part)}
-    for key, parameter in part._parameters.items():
-        if parameter is None:
-            continue
-        if id(parameter) in weights:
-            rows = parameter.T if is_transformers_conv1d(part) else parameter
-            yield key, 2 / max(1, math.prod(rows.shape[1:]))
-        elif isinstance(part, nn.Embedding | nn.EmbeddingBag):
-            yield key, 1.0
-        elif isinstance(part, nn.MultiheadAttention | nn.modules.linear.NonDynamicallyQuantizableLinear):
-            yield key, 0.0
-        elif isinstance(part, nn.Linear | _ConvNd):
-            assert isinstance(part.weight, Tensor)
-            yield key, 1 / (3 * max(1, math.prod(part.weight.shape[1:])))
 
 
 def _values(part: nn.Module, key: str, present: Tensor, root: nn.Module) -> list[Tensor]:

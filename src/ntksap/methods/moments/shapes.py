@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntksap.methods.moments.table import MOVES, field_by_field, moments_of, rule
-from ntksap.methods.moments.uniform import thinned, widened
+from ntksap.methods.moments.uniform import repeats, thin, thinned, widened
 from ntksap.methods.moments.value import FIELDS, Moments, Weight, certain, noise
 
 MOVES |= {
@@ -32,8 +32,20 @@ def join(function: Callable[..., Tensor], parts: Sequence[Any], *args: Any, **kw
     known = [moments_of(part) for part in parts]
     like = next((part.like for part, own in zip(known, parts, strict=True) if isinstance(own, Moments)), known[0].like)
     known = [Moments(*(getattr(part, name).to(like) for name in FIELDS)) for part in known]
-    joined: Moments = field_by_field(function, known, *args, **kwargs)
+    joined: Moments = field_by_field(_cat if function is torch.cat else function, known, *args, **kwargs)
     return joined
+
+
+def _cat(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """As torch.cat, with a view as the result where all parts repeat themselves along another dimension."""
+    parts = [part for part in parts if part.shape != (0,)] or parts[:1]  # which torch leaves out: a cache that is new
+    along = dim % parts[0].dim()
+    parts = [part for part in parts if part.shape[along]] or parts[:1]
+    alike = set.intersection(*(set(repeats(part)) for part in parts)) - {along}
+    if not alike:
+        return torch.cat(list(parts), dim)
+    one = torch.cat([thin(part, alike) for part in parts], dim)
+    return one.expand([one.shape[d] if d == along else size for d, size in enumerate(parts[0].shape)])
 
 
 for _function in _JOINS:

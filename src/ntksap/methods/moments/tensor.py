@@ -81,8 +81,7 @@ def _answer(name: str, func: Any, args: Any, kwargs: Any) -> Any:
         return func(args[0], args[1].like, *args[2:], **kwargs)
     if name in CREATES:
         return _known(func(args[0].like, *args[1:], **kwargs))
-    found = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Moments)]
-    if all(isinstance(x, Known) for x in found):
+    if _all_known(args) and _all_known(kwargs):
         values, options = tree_map_only(Known, lambda x: x.mean.clone(), (args, kwargs))
         result = func(*values, **options)
         return _known(values[0] if name == "__setitem__" else result)
@@ -113,9 +112,31 @@ def _by_place(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _opened(args: Any, kwargs: Any) -> Any:
     """Return the arguments with moments in place of the tensors that carry them."""
-    if kwargs or any(isinstance(x, tuple | list | dict) for x in args):
-        return tree_map_only(MomentTensor, lambda x: x.moments, (args, kwargs))
-    return tuple(x.moments if isinstance(x, MomentTensor) else x for x in args), kwargs
+    return _open(args), {name: _open(value) for name, value in kwargs.items()}
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, MomentTensor):
+        return value.moments
+    if isinstance(value, _LEAVES):  # most are, and torch's trees take more time than many rules
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(map(_open, value))
+    return tree_map_only(MomentTensor, lambda x: x.moments, value)
+
+
+def _all_known(value: Any) -> bool:
+    """Return whether all `Moments` in a nest are `Known`."""
+    if isinstance(value, Moments):
+        return isinstance(value, Known)
+    if isinstance(value, _LEAVES):
+        return True
+    parts = value if type(value) in (tuple, list) else value.values() if type(value) is dict else None
+    return all(map(_all_known, tree_leaves(value) if parts is None else parts))
+
+
+_LEAVES = (Tensor, int, float, str, torch.Size, torch.dtype, torch.device, type(None))
+"""What nests nothing."""
 
 
 def _wrap(result: Any) -> Any:

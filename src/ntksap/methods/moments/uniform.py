@@ -4,13 +4,13 @@ By symmetry all outputs of such a layer have the same moments. They are computed
 memory, and functions of single entries (`thin`) work on the one entry behind such a view.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntksap.methods.moments.value import Moments, Weight
+from ntksap.methods.moments.value import Known, Moments, Weight
 
 
 class Uniform(Weight):
@@ -67,6 +67,8 @@ def thinned(x: Moments) -> Moments:
     """Return moments whose fields have size 1 where they repeat themselves: for functions of single entries."""
     if isinstance(x, Repeated):
         return x.one
+    if isinstance(x, Known):
+        return Known(thin(x.mean))
     return Moments(thin(x.square), thin(x.cross), thin(x.tangent), thin(x.tangent_cross), thin(x.mean))
 
 
@@ -120,7 +122,7 @@ def _mixed(x: Moments, weight: Uniform) -> Tensor:
     """
     x = thinned(x)
     fields = torch.stack(torch.broadcast_tensors(x.square, x.cross, x.tangent, x.tangent_cross))
-    mix = torch.eye(4, dtype=fields.dtype, device=fields.device) * weight.scale + _SQUARES.to(fields)
+    mix = _EYE.to(fields) * weight.scale + _SQUARES.to(fields)
     return (mix * weight.density @ fields.flatten(1)).view(fields.shape)
 
 
@@ -130,14 +132,13 @@ def _repeated(fields: Tensor, shape: tuple[int, ...]) -> Moments:
     return Repeated(Moments(square, cross, tangent, tangent_cross, zero), torch.Size(shape))
 
 
+_EYE = torch.eye(4, dtype=torch.float64)
 _SQUARES = torch.tensor([[0.0] * 4, [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
 
 
-def thin(x: Tensor) -> Tensor:
-    """Return x with size 1 in those of its dimensions along which it repeats itself."""
-    found = [
-        dim for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)) if stride == 0 and size > 1
-    ]
+def thin(x: Tensor, dims: Collection[int] | None = None) -> Tensor:
+    """Return x with size 1 in those of its dimensions (of ``dims``, by default all) along which it repeats itself."""
+    found = [dim for dim in repeats(x) if dims is None or dim in dims]
     if not found:
         return x
     if x.requires_grad:
@@ -145,6 +146,16 @@ def thin(x: Tensor) -> Tensor:
     for dim in found:
         x = x.narrow(dim, 0, 1)
     return x
+
+
+def repeats(x: Tensor) -> list[int]:
+    """Return the dimensions along which x repeats itself."""
+    return [dim for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)) if stride == 0 and size > 1]
+
+
+def thin_batch(x: Moments) -> Moments:
+    """Return moments with size 1 in those dimensions before the last two in which they repeat: heads that are alike."""
+    return x.each(lambda field: thin(field, range(field.dim() - 2)))
 
 
 class _Thin(torch.autograd.Function):

@@ -127,9 +127,17 @@ class Weight(Moments):
         return Weight(mask, self.scale)
 
 
+def _distinct(x: Tensor) -> Tensor:
+    """Return x with size 1 where it repeats itself, so that one number in place of a large embedding stays one."""
+    for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        x = x.narrow(dim, 0, 1) if stride == 0 and size > 1 else x
+    return x
+
+
 def fixed(square: Tensor, mean: Tensor) -> Moments:
     """Return the moments of a parameter that is not perturbed; all inputs share it."""
-    if square.device.type != "meta" and torch.equal(square, mean.square()):
+    one, other = torch.broadcast_tensors(_distinct(square), _distinct(mean))
+    if square.device.type != "meta" and torch.equal(one, other.square()):
         return Known(mean)
     zero = torch.zeros((), dtype=square.dtype, device=square.device).expand(square.shape)
     return Moments(square, square, zero, zero, mean)
