@@ -43,6 +43,7 @@ def write_masks(
         pattern, seed, rescale: as in `prune`.
 
     >>> import tempfile
+    >>> import ntksap
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> plan = ntksap.allocate(model, 0.75, "erk")
     >>> with tempfile.TemporaryDirectory() as folder:

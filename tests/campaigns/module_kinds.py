@@ -12,6 +12,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 import ntksap
 from ntksap.methods import METHODS
+from ntksap.net import arguments, first_tensor
 from tests.campaigns.kinds import KINDS, Kind
 from tests.campaigns.twins import TWINS
 
@@ -45,7 +47,20 @@ def masks_of(kind: Kind, module: nn.Module, name: str) -> ntksap.Masks:
     method = METHODS[name]
     options = {key: value for key, value in SMALL.items() if key in method.options}
     settings = {"rounds": min(2, method.rounds), "floor": 1, "loss": loss, **options, **kind.settings}
-    return ntksap.prune(module, SPARSITY, name, inputs=kind.inputs, data=batches(kind), **settings)
+    settings |= {"train": partial(train, kind=kind)} if method.trains else {"data": batches(kind)}
+    return ntksap.prune(module, SPARSITY, name, inputs=kind.inputs, **settings)
+
+
+def train(module: nn.Module, masks: ntksap.Masks, kind: Kind) -> Iterator[None]:
+    """A step, for methods that train the network."""
+    optimizer = torch.optim.SGD(module.parameters(), 1e-3)
+    output = kind.settings.get("output", first_tensor)
+    for inputs, labels in batches(kind):
+        args, kwargs = arguments(inputs)
+        optimizer.zero_grad()
+        loss(output(module(*args, **kwargs)), labels).backward()
+        optimizer.step()
+    yield
 
 
 def prune(name: str) -> Callable[[Kind], None]:

@@ -57,8 +57,12 @@ def units(masks: ntksap.Masks) -> dict[str, list[int]]:
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_every_method_removes_whole_channels_and_the_rest_is_a_smaller_module(method: Method):
     case = BY_NAME["residual"]
-    settings = {"rounds": min(method.rounds, 2), "data": case.batches(), **case.source(), **SMALL.get(method.name, {})}
+    settings = {"rounds": min(method.rounds, 2), **case.needs(method), **case.source(), **SMALL.get(method.name, {})}
     model = case.module()
+    if method.allocation:
+        with pytest.raises(ntksap.InputError, match=f"{method.name} is about single weights of a layer"):
+            ntksap.prune(model, 0.6, method.name, pattern="channel", **settings)
+        return
     for budget in ("weights", "multiply-adds"):
         masks = ntksap.prune(model, 0.6, method.name, pattern="channel", budget=budget, **settings)
         assert masks.obeys("channel")

@@ -1,5 +1,7 @@
 """Modules that compute their forward pass again in the backward pass."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.utils.checkpoint as theirs
@@ -8,6 +10,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import ntksap
 from ntksap.methods import METHODS
+from tests.cases import train
 
 SMALL = {"draws": 2, "batch": 6, "epoch_steps": 1}
 pytestmark = pytest.mark.filterwarnings("ignore::ntksap.ApproximationWarning")
@@ -54,10 +57,11 @@ def batches():
 def test_a_checkpointed_module_has_the_masks_of_the_plain_one(method, reentrant, sequential):
     options = {name: value for name, value in SMALL.items() if name in method.options}
 
+    needs = {"train": partial(train, data=batches())} if method.trains else {"data": batches()}
+
     def masks(module):
-        return ntksap.prune(
-            module, 0.6, method.name, input_shape=(5,), data=batches(), rounds=min(2, method.rounds), **options
-        )
+        rounds = min(2, method.rounds)
+        return ntksap.prune(module, 0.6, method.name, input_shape=(5,), rounds=rounds, **needs, **options)
 
     assert masks(made(reentrant, sequential)) == masks(made(None))
 

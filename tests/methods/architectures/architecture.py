@@ -3,7 +3,7 @@
 import copy
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,13 +57,18 @@ class Architecture:
             0.9,
             method.name,
             inputs=self.inputs,
-            data=self.batches(),
             loss=self.loss,
+            **({"train": self.epoch} if method.trains else {"data": self.batches()}),
             rounds=min(method.rounds, 2),
             floor=4,
             **options,
             **self.settings,
         )
+
+    def epoch(self, module: nn.Module, masks: ntksap.Masks) -> Iterator[None]:
+        """One short epoch, for methods that train."""
+        self.train(module, self.adamw(module))
+        yield
 
     def adamw(self, module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(module.parameters(), lr=self.lr, weight_decay=0.1)
@@ -92,7 +97,12 @@ def assert_that_the_prunable_weights_are_the_expected_ones(architecture: Archite
 
 def assert_that_a_pruned_network_trains_and_stays_pruned(architecture: Architecture, method: Method, tmp_path) -> None:
     module = architecture.module()
-    masks = architecture.prune(module, method)
+    try:
+        masks = architecture.prune(module, method)
+    except ntksap.InputError as error:
+        if method.name != "phew" or "phew walks" not in str(error):
+            raise
+        pytest.skip(str(error))  # it needs the graph, and says where it cannot read it
     assert masks.kept == round(0.1 * masks.total)
 
     if masks.weights:
