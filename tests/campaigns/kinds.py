@@ -195,6 +195,7 @@ EMPTY_ROWS = frozenset({"iterative-snip", "force", "ntk-sap", "ntk-sap-s"})
 """Under weight_norm a row that loses all its weights is 0/0."""
 RECOMPUTES = frozenset({
     "snip", "iterative-snip", "force", "grasp", "synflow", "px", "ntk-sap", "ntk-sap-s", "ntt", "prospr", "mag-1epoch",
+    "hutchinson", "dpai",
     "ntk", "diagnose", "twin of snip", "twin of synflow", "twin of ntk-sap",
 })  # fmt: skip
 
@@ -333,7 +334,7 @@ KINDS = [
     Kind("weight_norm", parametrized(new.weight_norm), VECTOR),
     Kind("weight_norm, older", parametrized(old.weight_norm), VECTOR),
     Kind("weight_norm, pruned", parametrized(new.weight_norm), VECTOR,
-         EMPTY_ROWS,
+         EMPTY_ROWS | {"dpai"},
          settings={"include": ["default", "*.original1"], "floor": 8}),
     Kind("spectral_norm", parametrized(new.spectral_norm), VECTOR, frozenset({"synflow"})),
     Kind("spectral_norm, older", parametrized(old.spectral_norm), VECTOR),
@@ -348,7 +349,7 @@ KINDS = [
     Kind("graph", over(messages, dense(5, 8), dense(8, 3)), graph, frozenset({"ntt"})),
     Kind("graph by scatter_add", over(scattered, dense(5, 8), dense(8, 3)), graph, frozenset({"ntt"})),
     Kind("float16", in_dtype(torch.float16), IMAGE),
-    Kind("bfloat16", in_dtype(torch.bfloat16), IMAGE),
+    Kind("bfloat16", in_dtype(torch.bfloat16), IMAGE, frozenset({"dpai"})),
     Kind("float64", in_dtype(torch.float64), IMAGE),
     Kind(
         "a dictionary as output",

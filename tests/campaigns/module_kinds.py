@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import ntksap
 from ntksap.methods import METHODS
-from ntksap.net import arguments, first_tensor
+from ntksap.net import arguments, first_tensor, map_tensors
 from tests.campaigns.kinds import KINDS, Kind
 from tests.campaigns.twins import TWINS
 
@@ -55,7 +55,9 @@ def train(module: nn.Module, masks: ntksap.Masks, kind: Kind) -> Iterator[None]:
     """A step, for methods that train the network."""
     optimizer = torch.optim.SGD(module.parameters(), 1e-3)
     output = kind.settings.get("output", first_tensor)
+    dtype = next(module.parameters()).dtype
     for inputs, labels in batches(kind):
+        inputs = map_tensors(inputs, lambda x: x.to(dtype) if x.is_floating_point() else x)
         args, kwargs = arguments(inputs)
         optimizer.zero_grad()
         loss(output(module(*args, **kwargs)), labels).backward()

@@ -3,7 +3,17 @@
 from ntksap.net.initialisers import Initialiser, kaiming_normal
 from ntksap.net.layers import by_output, is_stack, is_transformers_conv1d, layer_weights, unwrap
 from ntksap.net.logits import logit_layers
-from ntksap.net.net import Inputs, Net, Norm, arguments, first_tensor, map_tensors, private_copy, summed_cross_entropy
+from ntksap.net.net import (
+    Inputs,
+    Net,
+    Norm,
+    arguments,
+    copy_of,
+    first_tensor,
+    map_tensors,
+    private_copy,
+    summed_cross_entropy,
+)
 from ntksap.net.precision import arithmetic, resolve
 from ntksap.net.prunable import Selectors, left_out, prunable_names, warn_of
 from ntksap.net.shell import shell
@@ -21,6 +31,7 @@ __all__ = [
     "arguments",
     "arithmetic",
     "by_output",
+    "copy_of",
     "first_tensor",
     "is_stack",
     "is_transformers_conv1d",

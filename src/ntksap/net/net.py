@@ -270,17 +270,22 @@ def _places(module: nn.Module) -> list[Place]:
     ]
 
 
-def private_copy(module: nn.Module) -> nn.Module:
-    """Return a copy on the CPU, in evaluation mode and without gradients, that can be worked with freely."""
+def copy_of(module: nn.Module) -> nn.Module:
+    """Return a deep copy; `InputError` for a module that has none."""
     # A tensor that is computed from parameters and held by a module (by the older weight_norm) has no copy of its own.
     held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     memo = {id(tensor): tensor.detach().clone() for tensor in held if not tensor.is_leaf}
     try:
-        skeleton = copy.deepcopy(module, memo)
+        return copy.deepcopy(module, memo)
     except Exception as error:
         raise InputError(
             f"the module cannot be copied (copy.deepcopy failed: {error}); scoring needs a copy"
         ) from error
+
+
+def private_copy(module: nn.Module) -> nn.Module:
+    """Return a copy on the CPU, in evaluation mode and without gradients, that can be worked with freely."""
+    skeleton = copy_of(module)
     take_experts_apart(skeleton)
     # On the CPU, so that draws do not depend on the device. Tensors come from the caller at each evaluation.
     skeleton._apply(lambda tensor: tensor if tensor.is_meta else tensor.cpu())

@@ -1,6 +1,5 @@
 """Training as methods see it: whatever trains the network in the end, from given weights under given masks."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ntksap._base import InputError, global_seed
-from ntksap.net import unwrap
+from ntksap.net import copy_of, unwrap
 from ntksap.pruning.masks import Masks
 
 Train: TypeAlias = Callable[[nn.Module, Masks], Iterable[object]]
@@ -26,7 +25,7 @@ def trainer_of(model: nn.Module, train: Train, seed: int) -> Trainer:
     """
 
     def epochs(weights: Mapping[str, Tensor], masks: Masks) -> Iterator[dict[str, Tensor]]:
-        twin = copy.deepcopy(unwrap(model)).train()
+        twin = copy_of(unwrap(model)).train()
         parameters = dict(twin.named_parameters())
         with torch.no_grad():
             for name, weight in weights.items():

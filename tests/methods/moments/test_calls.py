@@ -155,3 +155,19 @@ def test_noise_of_the_forward_pass_has_moments():
     assert isinstance(y, Moments)
     assert y.square.unique().tolist() == pytest.approx([1 + 1 / 3])
     assert y.cross.unique().tolist() == pytest.approx([1 / 4])
+
+
+def test_a_tensor_that_the_forward_pass_fills_by_slices_is_followed():
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            weights = x.new_zeros(8)
+            weights[slice(2, 6)] = 1.0
+            return self.second(self.first(x) * weights)
+
+    masks = ntksap.prune(Halved(), 0.5, "ntk-sap-analytic", input_shape=(5,), rounds=1)
+    assert not masks["second.weight"][:, 6:].any()  # no signal comes there
+    assert masks["second.weight"][:, 2:6].all()

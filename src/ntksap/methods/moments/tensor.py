@@ -131,8 +131,9 @@ def _all_known(value: Any) -> bool:
         return isinstance(value, Known)
     if isinstance(value, _LEAVES):
         return True
-    parts = value if type(value) in (tuple, list) else value.values() if type(value) is dict else None
-    return all(map(_all_known, tree_leaves(value) if parts is None else parts))
+    if type(value) in (tuple, list, dict):
+        return all(map(_all_known, value.values() if isinstance(value, dict) else value))
+    return all(isinstance(leaf, Known) for leaf in tree_leaves(value) if isinstance(leaf, Moments))
 
 
 _LEAVES = (Tensor, int, float, str, torch.Size, torch.dtype, torch.device, type(None))
