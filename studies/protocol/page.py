@@ -41,7 +41,7 @@ class Run(NamedTuple):
     @property
     def name(self) -> str:
         """What the table calls it."""
-        return f"{self.settings.method}{f' ({self.settings.allocation})' if self.settings.allocation else ''}"
+        return f"thin ({self.settings.model})" if self.settings.method == "dense" else self.settings.method
 
 
 def read(folder: Path) -> Run:
@@ -60,7 +60,9 @@ def table(runs: list[Run]) -> str:
     for run in runs:
         paper = PAPER.get(run.name)
         said = f"{paper[0]:.2f} ± {paper[1]:.2f}" if paper else "in a figure only"
-        sizes = [f"{run.result['kept']:,}", f"{run.result['inference_flops'] / 1e6:.2f}e6"] if run.result else ["", ""]
+        sizes = (
+            [f"{run.result['kept'] or 0:,}", f"{run.result['inference_flops'] / 1e6:.2f}e6"] if run.result else ["", ""]
+        )
         accuracy = f"{100 * run.records[-1]['top1']:.2f}"
         epochs = f"{len(run.records)} of {run.settings.recipe.epochs}"
         lines.append(f"| {' | '.join([run.name, str(run.settings.seed), epochs, accuracy, said, *sizes])} |")

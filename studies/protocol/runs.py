@@ -23,13 +23,22 @@ FINISHED = Path(__file__).parents[2] / "docs" / "results" / "protocol"
 SPARSITY = 1 - 0.8**18
 INPUTS = 100
 """Inputs of the kernels, as in the plans of the paper's figures 7 and 8."""
+PRUNED = ["--model", "resnet20", "--sparsity", repr(SPARSITY)]
 ORDER = [
-    ["--method", "ntk-sap", "--seed", "0"],
-    ["--method", "ntk-sap-analytic", "--seed", "0"],
-    ["--method", "random", "--allocation", "erk", "--seed", "0"],
-    ["--method", "synflow", "--seed", "0"],
-    ["--method", "ntk-sap", "--seed", "1"],
-    ["--method", "magnitude", "--seed", "0"],
+    [*PRUNED, "--method", "ntk-sap", "--seed", "0"],
+    [*PRUNED, "--method", "ntk-sap-analytic", "--seed", "0"],
+    [
+        "--model",
+        "resnet20-w4",
+        "--method",
+        "dense",
+        "--seed",
+        "0",
+    ],  # thin: 2.75e6 multiply-adds, as NTK-SAP's masks have
+    [*PRUNED, "--method", "random-erk", "--seed", "0"],
+    [*PRUNED, "--method", "synflow", "--seed", "0"],
+    [*PRUNED, "--method", "ntk-sap", "--seed", "1"],
+    [*PRUNED, "--method", "magnitude", "--seed", "0"],
 ]
 
 
@@ -50,11 +59,12 @@ def unpack(runs: Path) -> None:
 def pack(runs: Path, data: Path) -> None:
     """Keep finished runs as small files, and of unfinished ones what they need to resume: pruned weights are zeros."""
     shutil.rmtree(UNFINISHED, ignore_errors=True)
-    for folder in sorted(path.parent for path in runs.glob("*/masks.safetensors")):
+    for folder in sorted(path.parent for path in runs.glob("*/metrics.jsonl")):
         done = (folder / "result.json").exists()
         packed = (FINISHED if done else UNFINISHED) / folder.name
         packed.mkdir(parents=True, exist_ok=True)
-        Masks.load(folder / "masks.safetensors").save(packed / "masks.safetensors")  # as bits
+        if (folder / "masks.safetensors").exists():
+            Masks.load(folder / "masks.safetensors").save(packed / "masks.safetensors")  # as bits
         spectra = folder / f"spectra-{INPUTS}.json"
         if done and not spectra.exists() and list(folder.glob("epoch-*.safetensors")):
             write_sealed(spectra, spectra_during(folder, data_dir=data, inputs=INPUTS))
@@ -77,8 +87,7 @@ def main() -> None:
     unpack(given.runs)
     for job in ORDER:
         command = [sys.executable, "-m", "ntksap", "train", "--data", "cifar10", "--data-dir", str(given.data)]
-        command += ["--model", "resnet20", "--sparsity", repr(SPARSITY), *job]
-        command += ["--recipe", "cifar10-resnet20", "--keep-epochs", "0,40,80,120,160", "--out", str(given.runs)]
+        command += [*job, "--recipe", "cifar10-resnet20", "--keep-epochs", "0,40,80,120,160", "--out", str(given.runs)]
         subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
 
 
