@@ -60,9 +60,10 @@ def table(runs: list[Run]) -> str:
     for run in runs:
         paper = PAPER.get(run.name)
         said = f"{paper[0]:.2f} ± {paper[1]:.2f}" if paper else "in a figure only"
-        sizes = (
-            [f"{run.result['kept'] or 0:,}", f"{run.result['inference_flops'] / 1e6:.2f}e6"] if run.result else ["", ""]
-        )
+        sizes = ["", ""]
+        if run.result:
+            kept = f"{run.result['kept']:,}" if run.result["kept"] else "all"
+            sizes = [kept, f"{run.result['inference_flops'] / 1e6:.2f}e6"]
         accuracy = f"{100 * run.records[-1]['top1']:.2f}"
         epochs = f"{len(run.records)} of {run.settings.recipe.epochs}"
         lines.append(f"| {' | '.join([run.name, str(run.settings.seed), epochs, accuracy, said, *sizes])} |")
