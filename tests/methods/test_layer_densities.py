@@ -68,7 +68,7 @@ def test_with_rescaling_weights_have_the_variance_that_they_will_have():
     densities = torch.tensor([0.2, 0.5], dtype=F64)
     with module_rules(net._skeleton):
         assumed = scores_of(net, probe, rescale=True)(densities.numpy())
-    # K = E ‖∂f/∂w₁‖² + E ‖∂f/∂w₂‖², E w² = (2/fan-in)·(σ²/d)·m in the derivative by m, at m = d
+    # K = E ‖∂f/∂w₁‖² + E ‖∂f/∂w₂‖², E w² = (2/fan-in)·(σ²/d)·m in the derivative with respect to m, at m = d
     masks = densities.clone().requires_grad_()
     first, second = (m / d.detach() * 2 for m, d in zip(masks, densities, strict=True))
     hidden = first / 2  # of an open or closed gate: half of E (w₁z)² = 6 · (2/6) · m/d
