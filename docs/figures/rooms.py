@@ -44,7 +44,9 @@ def imports(room: str) -> set[str]:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ntksap"):
                 parts = (node.module or "").split(".")[1:]
                 found |= {parts[0]} if parts else {alias.name for alias in node.names}
-    return {{"_allocate": "_prune"}.get(other, other) for other in found} & SAYS.keys() - {room}
+    return {{"_allocate": "_prune", "_combinations": "_prune"}.get(other, other) for other in found} & SAYS.keys() - {
+        room
+    }
 
 
 def draw(rooms: list[str]) -> Figure:

@@ -11,12 +11,12 @@ from torch.distributed import ProcessGroup
 
 from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown, usable_device
-from ntksap.compaction import channel_selector, check_budget
+from ntksap._combinations import check_combination
+from ntksap.compaction import channel_selector
 from ntksap.methods import METHODS, Method, explain_failures, method_named, warn_of_bends
 from ntksap.net import Initialiser, Inputs, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
 from ntksap.pruning import (
     CHANNEL,
-    PLACES,
     Allocation,
     Data,
     Floor,
@@ -348,75 +348,6 @@ def _fits(allocation: Allocation, net: Net, density: float) -> Allocation:
             f"sparsity={allocation.sparsity:.6g}, or allocate() for the sparsity you want"
         )
     return allocation
-
-
-def check_combination(
-    chosen: Method,
-    scope: str | None,
-    places: str,
-    allocation: Rule | None,
-    pattern: str | None,
-    rescale: bool | str,
-    invert: bool,
-    floor: Floor = 0,
-    budget: str = "weights",
-    round_to: int = 1,
-    degree_decay: float = 0.0,
-) -> None:
-    """Raise where settings of `prune` are unknown or contradict each other, and say why."""
-    if places not in PLACES:
-        raise unknown("places", places, PLACES)
-    if isinstance(allocation, str) and allocation not in ALLOCATIONS and allocation not in METHODS:
-        raise unknown("allocation", allocation, {**ALLOCATIONS, **METHODS})
-    if pattern is not None:
-        pattern_named(pattern)
-    check_budget(budget, round_to)
-    if pattern == CHANNEL:
-        _check_channels(chosen, scope, places, allocation, rescale, floor, degree_decay)
-    elif (budget, round_to) != ("weights", 1):
-        raise InputError("budget and round_to are for whole channels (pattern='channel'): omit them")
-    if allocation is not None and scope is not None:
-        raise InputError("an allocation says how many weights each layer keeps, and so does scope: omit scope")
-    if chosen.returns_weights and places != "score":
-        raise InputError(f"{chosen.name} chooses weights for the places of its own mask: places must be 'score'")
-    if chosen.returns_weights and rescale_named(rescale) != "none":
-        raise InputError(f"{chosen.name} chooses the weights to start from itself: they cannot be rescaled as well")
-    if degree_decay and chosen.score is None:
-        raise InputError(f"degree_decay multiplies scores, and {chosen.name} has none: omit degree_decay")
-    if invert and places != "score":
-        raise InputError("invert keeps the lowest scores, and these places have none: omit one of the two")
-
-
-def _check_channels(
-    chosen: Method,
-    scope: str | None,
-    places: str,
-    allocation: Rule | None,
-    rescale: bool | str,
-    floor: Floor,
-    degree_decay: float,
-) -> None:
-    """Raise where a setting counts the weights of single layers, since a channel takes weights from several at once."""
-    if chosen.allocation or degree_decay:
-        what = "degree_decay" if degree_decay else chosen.name
-        raise InputError(f"{what} is about single weights of a layer, and channels go as a whole: omit one of the two")
-    if allocation is not None or scope is not None:
-        raise InputError(
-            "allocation and scope say how many weights each layer keeps, and a channel takes weights from several "
-            "layers at once (pattern='channel'): omit them"
-        )
-    if floor:
-        raise InputError("floor counts weights of a layer; of channels at least one stays everywhere: omit it")
-    if places == "balanced":
-        raise InputError(
-            "balanced places and channel contradict each other: one wants the same number in every output, the other "
-            "removes whole outputs; use places='random' (as many channels, at random)"
-        )
-    if rescale_named(rescale) == "layer":
-        raise InputError(
-            "rescale='layer' takes pruned weights to be spread over a layer's outputs, and channels go as a whole: use "
-            "rescale='unit'"
-        )
 
 
 def _one_input(model: nn.Module, input_shape: Sequence[int] | None, inputs: MakeInputs | None) -> Inputs:
