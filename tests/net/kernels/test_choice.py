@@ -2,6 +2,10 @@
 
 import copy
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -203,3 +207,25 @@ def test_the_module_is_as_it_was_afterwards():
     with pytest.raises(KeyError), ntksap.sparse_kernels(model, masks):
         raise KeyError
     assert [(type(layer), sorted(vars(layer))) for layer in model.modules()] == before
+
+
+def test_another_process_goes_the_ways_of_the_file_that_the_environment_names(fastest, tmp_path):
+    fastest("kept")
+    model, masks = pruned()
+    with ntksap.sparse_kernels(model, masks) as choices:
+        model(torch.ones(1, 3, 8, 8, dtype=torch.float64))
+    code = """
+import ntksap, torch
+from tests.net.kernels.test_choice import pruned
+model, masks = pruned()
+torch.set_num_threads(1)
+with ntksap.sparse_kernels(model, masks) as choices:
+    model(torch.ones(1, 3, 8, 8, dtype=torch.float64))
+print(choices.ways)
+"""
+    environment = {**os.environ, "NTKSAP_CHOICES": "choices", "PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
+    assert process.stdout == f"{choices.ways}\n"
+    assert "kept" in process.stdout

@@ -1,7 +1,8 @@
 """What this machine found to be faster, kept from one process to the next.
 
 A choice is made once: whoever measures first decides, also for processes that measured the same at the same time, so
-that runs that begin anew on one machine go the same ways and end in the same bits. Remove the file to measure again.
+that runs that begin anew on one machine go the same ways and end in the same bits. Remove the file to measure again;
+``NTKSAP_CHOICES`` names another file, such as one that was brought from a machine whose bits are wanted.
 """
 
 import functools
@@ -50,7 +51,10 @@ def remember(key: str, choice: Choice) -> Choice:
 
 @functools.cache
 def memory_file() -> Path | None:
-    """Return the file for these kernels and this torch; None where there is no place for one."""
+    """Return the file of ``NTKSAP_CHOICES``, or that of these kernels and this torch; None where it has no place."""
+    given = os.environ.get("NTKSAP_CHOICES")
+    if given:
+        return Path(given).absolute()
     kernels = library()
     folder = next(private_folders(), None)
     if kernels is None or folder is None or not folder.exists():
