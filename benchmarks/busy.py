@@ -1,8 +1,8 @@
 """``python -m benchmarks.busy [JOB …]``: each job alone and beside a process that keeps one core busy.
 
-A job runs in a process of its own with two threads, as a command starts it (threads that wait for work sleep) and as a
-plain Python program would (they spin for a while). The four conditions take turns. Wanted: beside a busy core at most
-2.2 times the time alone, and alone not more than 5 % above the spinning threads.
+A job runs in a process of its own with two threads, as a command starts it (threads that wait for work soon sleep) and
+as a plain Python program would (they spin for a while). The four conditions take turns. Wanted: beside a busy core at
+most 2.2 times the time alone, and alone not more than 5 % above the spinning threads.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ntksap._base.files import write_json
+from ntksap.cli import WAITING
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "busy.json"
 CIFAR = (3, 32, 32)
@@ -34,7 +35,7 @@ PRUNING = {  # rounds that take a second or two
     "magnitude": {},
     "random": {},
 }
-CONDITIONS = [(policy, busy) for busy in (False, True) for policy in ("active", "passive")]
+CONDITIONS = [(policy, busy) for busy in (False, True) for policy in ("torch's", "ours")]
 
 
 def work_of(job: str) -> Callable[[], object]:
@@ -75,10 +76,8 @@ def child(job: str, repeats: int) -> None:
 def measure(job: str, policy: str, busy: bool, repeats: int) -> list[float]:
     """Return the seconds of a job under one condition."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.busy", job, "--child", "--repeats", str(repeats)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    environment.pop("OMP_WAIT_POLICY", None)
-    if policy == "passive":
-        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    others = {name: value for name, value in os.environ.items() if name not in WAITING}
+    environment = {**others, "OMP_NUM_THREADS": "2", **(WAITING if policy == "ours" else {})}
     with neighbour(busy):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found: list[float] = json.loads(done.stdout.splitlines()[-1])
@@ -102,9 +101,9 @@ def summary(found: dict[str, list[float]]) -> dict[str, Any]:
     medians = {name: statistics.median(seconds) for name, seconds in found.items()}
     return {
         "seconds": medians,
-        "busy": medians["passive busy"] / medians["passive alone"],
-        "busy, spinning": medians["active busy"] / medians["active alone"],
-        "alone, against spinning": medians["passive alone"] / medians["active alone"],
+        "busy": medians["ours busy"] / medians["ours alone"],
+        "busy, spinning": medians["torch's busy"] / medians["torch's alone"],
+        "alone, against spinning": medians["ours alone"] / medians["torch's alone"],
     }
 
 
@@ -131,7 +130,7 @@ def main() -> None:
         results[job] = one = summary(found)
         write_json(RESULTS, results)
         ratios = f"{one['busy']:>7.2f}×{one['busy, spinning']:>15.2f}×{one['alone, against spinning']:>24.2f}×"
-        print(f"{job:<18}{one['seconds']['passive alone']:>9.3g}{ratios}", flush=True)
+        print(f"{job:<18}{one['seconds']['ours alone']:>9.3g}{ratios}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ layers choose is measured before, in this process, and not remembered from earli
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as commands do, before torch is imported
+from ntksap.cli import WAITING
+
+os.environ |= WAITING  # as commands do, before torch is imported
 
 import argparse
 import gc

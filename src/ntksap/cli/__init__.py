@@ -24,6 +24,9 @@ COMMANDS = {
     "completion": ("print_completion", "print what makes bash, zsh or fish complete commands and options"),
 }
 """Command → the function in the file of its name, and what it does."""
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+"""How OpenMP's threads wait for work: they spin for some 20 µs, then sleep. Threads that spin for longer take cores from
+other programs, so that jobs get up to 20 times slower beside a busy one; threads that sleep at once take long to wake."""
 _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 
 
@@ -48,9 +51,8 @@ def _answer(arguments: list[str]) -> int:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         print(f"error: unknown command {arguments[0]!r}.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
-    # Threads that wait for work while they spin take cores from other programs: jobs get up to 20 times slower beside
-    # a busy one. It is read when torch brings OpenMP, so before that; a user's own choice wins.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if not os.environ.keys() & WAITING.keys():  # a user's own choice wins
+        os.environ |= WAITING  # read when torch brings OpenMP, so before that
     if "" not in sys.path:  # so that --model package.module:factory finds the user's own code
         sys.path.insert(0, "")
     try:
