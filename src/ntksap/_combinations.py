@@ -29,7 +29,7 @@ def check_combination(
         pattern_named(pattern)
     check_budget(budget, round_to)
     if pattern == CHANNEL:
-        _check_channels(chosen, scope, places, allocation, rescale, floor, degree_decay)
+        _check_channels(chosen, places, allocation, rescale, floor, degree_decay)
     elif (budget, round_to) != ("weights", 1):
         raise InputError("budget and round_to are for whole channels (pattern='channel'): omit them")
     if allocation is not None and scope is not None:
@@ -46,7 +46,6 @@ def check_combination(
 
 def _check_channels(
     chosen: Method,
-    scope: str | None,
     places: str,
     allocation: Rule | None,
     rescale: bool | str,
@@ -57,10 +56,10 @@ def _check_channels(
     if chosen.allocation or degree_decay:
         what = "degree_decay" if degree_decay else chosen.name
         raise InputError(f"{what} is about single weights of a layer, and channels go as a whole: omit one of the two")
-    if allocation is not None or scope is not None:
+    if allocation is not None:
         raise InputError(
-            "allocation and scope say how many weights each layer keeps, and a channel takes weights from several "
-            "layers at once (pattern='channel'): omit them"
+            "an allocation says how many weights each layer keeps, and a channel takes weights from several layers at "
+            "once (pattern='channel'): omit it"
         )
     if floor:
         raise InputError("floor counts weights of a layer; of channels at least one stays everywhere: omit it")

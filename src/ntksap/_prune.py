@@ -180,8 +180,9 @@ def prune(
             (the same number in every output). The number of weights is the nearest that it allows. Or ``"channel"``:
             whole channels of the network go, in every layer that writes or reads them, with their biases and norms,
             so that `ntksap.compact` makes a smaller module; the graph is read with ``input_shape`` or ``inputs``. In
-            each round a channel's score is the sum over all its weights, the lowest go, and at least one of each
-            coupled group stays. ``masks.obeys(pattern)`` checks.
+            each round a channel's score is the sum over all its weights, and the lowest of each coupled group go: the
+            same share of all groups, or, with the scope ``"global"``, the lowest of all; at least one of each stays.
+            ``masks.obeys(pattern)`` checks.
         budget: what the sparsity of ``"channel"`` is a share of: ``"weights"`` or ``"multiply-adds"``. What is left is
             at most that, and hardly less.
         round_to: with ``"channel"``, each group of coupled channels keeps a multiple of this many, or all.
@@ -265,7 +266,9 @@ def prune(
     }
     if pattern == CHANNEL:
         one = _one_input(model, input_shape, inputs)
-        selector: Selector = channel_selector(model, shapes, one, **when, budget=budget, round_to=round_to)
+        selector: Selector = channel_selector(
+            model, shapes, one, **when, scope=scope or "layer", budget=budget, round_to=round_to
+        )
     else:
         selector = Selector(
             **when,

@@ -161,10 +161,11 @@ def test_a_units_score_is_the_sum_over_every_weight_that_goes_with_it():
             assert float(found[unit]) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("scope", ["layer", "global"])
 @pytest.mark.parametrize("density", [0.02, 0.25, 0.5, 0.9, 1.0])
-def test_what_is_left_fits_the_budget_and_no_channel_more_would(density):
+def test_what_is_left_fits_the_budget_and_no_channel_more_would(density, scope):
     _, groups, scores = resnet()
-    kept = select_channels(groups, scores, density)
+    kept = select_channels(groups, scores, density, scope=scope)
     assert all(keep.any() for keep in kept)
     sums = channel_scores(groups, scores)
     budget = density * sum(score.numel() for score in scores.values())
@@ -180,7 +181,7 @@ def test_what_is_left_fits_the_budget_and_no_channel_more_would(density):
         assert all(keep.all() for keep in kept)
 
 
-def test_the_lowest_of_all_go_first():
+def test_with_the_global_scope_the_lowest_of_all_go_first():
     model = nn.Sequential(
         nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 3)
     )
@@ -188,12 +189,26 @@ def test_the_lowest_of_all_go_first():
     scores = {f"{n}.weight": torch.zeros_like(model[n].weight) for n in (0, 2, 4)}
     scores["0.weight"][:, 0] = torch.tensor([1.0, 5.0, 6.0, 7.0])
     scores["4.weight"][0] = torch.tensor([8.0, 2.0, 9.0, 3.0])
-    first, second = select_channels(groups, scores, 0.55)  # 22 of 40 weights: 3·3 + 3·2 + 2·3
+    first, second = select_channels(groups, scores, 0.55, scope="global")  # 22 of 40 weights: 3·3 + 3·2 + 2·3
     assert first.tolist() == [False, True, True, True]
     assert second.tolist() == [True, False, True, False]
-    (alive, rest) = select_channels(groups, scores, 0.55, within=[torch.tensor([True, True, False, True]), second])
+    within = [torch.tensor([True, True, False, True]), second]
+    alive, rest = select_channels(groups, scores, 0.55, scope="global", within=within)
     assert alive.tolist() == [True, True, False, True]
     assert rest.tolist() == second.tolist()
+
+
+@pytest.mark.parametrize("density", [0.1, 0.25, 0.5, 0.81])
+def test_all_groups_keep_the_same_share_whatever_they_score(density):
+    _, groups, scores = resnet()
+    uneven = {name: score * 1000.0**number for number, (name, score) in enumerate(scores.items())}
+    kept = select_channels(groups, uneven, density)
+    shares = [float(keep.double().mean()) for keep in kept]
+    most = 1 / min(group.size for group in groups.groups)
+    assert max(shares) - min(shares) < 2 * most  # but for rounding, and a channel that still fitted
+    assert min(shares) <= density**0.5 + 1e-9  # each layer loses on both sides
+    unbalanced = select_channels(groups, uneven, density, scope="global")
+    assert max(float(keep.double().mean()) for keep in unbalanced) == 1.0
 
 
 def test_costs_count_multiply_adds_and_numbers_of_channels_can_be_round():

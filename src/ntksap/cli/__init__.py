@@ -25,8 +25,9 @@ COMMANDS = {
 }
 """Command → the function in the file of its name, and what it does."""
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
-"""How OpenMP's threads wait for work: they spin for some 20 µs, then sleep. Threads that spin for longer take cores from
-other programs, so that jobs get up to 20 times slower beside a busy one; threads that sleep at once take long to wake."""
+"""How OpenMP's threads wait for work: they spin for some 20 µs, then sleep. Threads that spin for longer take cores
+from other programs, so that jobs get up to 20 times slower beside a busy one; those that sleep at once take long to
+wake."""
 _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 
 

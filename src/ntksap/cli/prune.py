@@ -37,7 +37,8 @@ class PruneArguments:
     schedule: Literal["exponential", "linear", "one-shot"] | None = None
     """How density falls over the rounds."""
     scope: Literal["global", "layer"] | None = None
-    """Rank all weights together, or within each layer; the method's own by default, mostly global."""
+    """Rank all weights together, or within each layer; the method's own by default, mostly global. Whole channels are
+    ranked within each coupled group by default."""
     floor: int | float = 0
     """Weights that each layer keeps at least, as a number or, below 1, as a share."""
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"

@@ -53,7 +53,8 @@ def run_train(
         sanity: Shuffle the mask within layers, train it from fresh weights, or keep the lowest scores.
         rounds: Rounds of pruning; the method's own by default.
         schedule: How density falls over the rounds; the method's own by default.
-        scope: Rank all weights together, or within each layer; the method's own by default, mostly global.
+        scope: Rank all weights together, or within each layer; the method's own by default, mostly global. Whole
+            channels are ranked within each coupled group by default.
         floor: Weights that each layer keeps at least, as a number or, below 1, as a share.
         keep_epochs: Epochs after which to keep a checkpoint, with commas: 0,40,80 (0 is before training).
         sync_norm: With several processes (torchrun), take BatchNorm's statistics over all of them.

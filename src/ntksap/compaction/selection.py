@@ -46,12 +46,15 @@ def select_channels(
     *,
     costs: Mapping[str, float] | None = None,
     round_to: int = 1,
+    scope: str = "layer",
     within: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
     """Return for each group which units are kept, so that what is left costs at most ``density``, and hardly less.
 
-    Units of all groups are ranked together by `channel_scores`; ties go by index. The best are kept as long as they
-    fit, then of each group the next best that still fit: no more can be added. What is left costs
+    Units of all groups are ranked together: by the share of their own group that `channel_scores` puts before them, so
+    that all groups keep the same share, or, with the scope ``"global"``, by the scores themselves. Ties go by index.
+    The best are kept as long as they fit, then of each group the next best that still fit: no more can be added. What
+    is left costs
     Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at least one unit,
     whatever that costs.
 
@@ -62,6 +65,7 @@ def select_channels(
         costs: {parameter: what one of its weights costs}: 1 by default, so that weights are counted; `weight_uses`
             to count multiply-adds.
         round_to: groups keep a multiple of this many units, or all that they have.
+        scope: scores compare units of one group (``"layer"``) or of all (``"global"``).
         within: for each group a bool tensor (size), the units that may be kept; all by default.
 
     Raises `InputError` for a density out of range or channels to which nothing can be done.
@@ -77,6 +81,8 @@ def select_channels(
     if within is not None:  # what may not be kept comes last
         sums = [own.masked_fill(~free, -torch.inf) for own, free in zip(sums, within, strict=True)]
     most = [int((own > -torch.inf).sum()) for own in sums]
+    if scope == "layer":
+        sums = [-own.argsort(stable=True, descending=True).argsort() / len(own) for own in sums]
     ranking = torch.cat(sums).argsort(stable=True, descending=True)
     places = torch.empty_like(ranking).scatter_(0, ranking, torch.arange(len(ranking)))
     ranks = [part.numpy() for part in places.split([group.size for group in groups.groups])]

@@ -57,6 +57,7 @@ class ChannelSelector(Selector):
             self.schedule(self.density, round, self.rounds),
             costs=self.costs,
             round_to=self.round_to,
+            scope=self.scope,
             within=None if within is None else gathered(self.groups, within),
         )
         return Masks(spread(self.groups, kept, self._weights))
@@ -87,7 +88,7 @@ class ChannelSelector(Selector):
         """Return what was asked for."""
         whole = left_over(self.groups, self._weights, self.costs)
         asked = {"pattern": CHANNEL, "budget": self.budget, "asked": round(self.density * whole)}
-        return {**asked, **({"round_to": self.round_to} if self.round_to > 1 else {})}
+        return {**asked, "scope": self.scope, **({"round_to": self.round_to} if self.round_to > 1 else {})}
 
     @property
     def _weights(self) -> dict[str, tuple[int, ...]]:
@@ -102,6 +103,7 @@ def channel_selector(
     density: float,
     rounds: int,
     schedule: Schedule,
+    scope: str = "layer",
     budget: str = "weights",
     round_to: int = 1,
 ) -> ChannelSelector:
@@ -112,6 +114,8 @@ def channel_selector(
         prunable: {name: shape} of its prunable weights. Groups on which a weight stands that was excluded stay whole.
         example_inputs: one input: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         density, rounds, schedule: as in `Selector`.
+        scope: scores compare the units of one group (``"layer"``), of which all keep the same share, or all units
+            (``"global"``).
         budget: the density is that of ``"weights"`` or ``"multiply-adds"``, see `weight_uses`.
         round_to: groups keep a multiple of this many units, or all that they have.
 
@@ -137,6 +141,7 @@ def channel_selector(
         rounds,
         schedule,
         weight_views(prunable, model),
+        scope=scope,
         groups=groups,
         shapes={name: shape for name, shape in maskable(model).items() if name in standing},
         costs=uses_in(links.graph, sizes) if budget == "multiply-adds" else dict.fromkeys(prunable, 1.0),

@@ -13,7 +13,7 @@ from ntksap._base import ALONE, CollapseWarning, InputError, MaskError, Ranks
 from ntksap._prune import prune
 from ntksap.data import Dataset, pruning_batches
 from ntksap.methods import method_named
-from ntksap.pruning import CHANNEL, Data, MakeInputs, Masks, Train, shuffled
+from ntksap.pruning import Data, MakeInputs, Masks, Train, shuffled
 from ntksap.runs.folder import OnProgress, Place, Progress
 from ntksap.runs.settings import Pruning
 from ntksap.training import Recipe, TrainState, train
@@ -79,7 +79,7 @@ def make_masks(
             seed=pruning.seed,
             rounds=pruning.rounds,
             schedule=pruning.schedule,
-            scope=None if pruning.allocation or pruning.pattern == CHANNEL else pruning.scope,
+            scope=None if pruning.allocation else pruning.scope,
             floor=pruning.floor,
             allocation=pruning.allocation or None,
             places=pruning.places,

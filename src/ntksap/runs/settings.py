@@ -21,6 +21,7 @@ from ntksap.methods import METHODS, method_named
 from ntksap.models import model_named
 from ntksap.net.kernels import provenance
 from ntksap.pruning import (
+    CHANNEL,
     CHECKS,
     Floor,
     Rescale,
@@ -176,7 +177,7 @@ def pruning_for(
         sanity=sanity,  # type: ignore[arg-type]
         rounds=chosen.rounds_at(density) if rounds is None else rounds,
         schedule=schedule or chosen.schedule,
-        scope=scope or chosen.scope,
+        scope=scope or ("layer" if pattern == CHANNEL else chosen.scope),
         floor=floor,
         init=init,
         precision=precision,
