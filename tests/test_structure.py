@@ -95,7 +95,7 @@ def test_a_method_knows_nothing_of_processes_of_the_loop_or_of_another_method(pa
         return
     pruner = path.stem in [getattr(method.pruner, "__module__", "").split(".")[-1] for method in METHODS.values()]
     for module, name in imports(path):
-        assert name not in {"Ranks", "ALONE", "joined"}
+        assert name not in {"Ranks", "ALONE", "join_job"}
         assert pruner or name not in LOOP
         of_methods = module.startswith("ntksap.methods")
         assert (

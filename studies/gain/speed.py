@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 import ntksap
+from ntksap._base import keep_memory
 from ntksap.pruning import Masks
 from ntksap.runs import measuring, settings_for
 from ntksap.runs.network import network_of
@@ -45,6 +46,7 @@ def measured(method: str, pattern: str, sparsity: float) -> dict:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    keep_memory()  # as commands do
     time.perf_counter = time.process_time
     out = Path(sys.argv[1])
     found = json.loads(out.read_text()) if out.exists() else []

@@ -17,7 +17,7 @@ from ntksap._base.errors import (
 from ntksap._base.files import TEMPORARY, make_folder, new_file, new_folder, require_new, write_atomically, write_json
 from ntksap._base.fill import check_keys, check_value, fill
 from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib, usable_device
-from ntksap._base.ranks import ALONE, Ranks, joined, lost
+from ntksap._base.ranks import ALONE, Ranks, explain_lost_ranks, join_job
 from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
 from ntksap._base.tensors import sha256_of, sha256_of_one
@@ -41,12 +41,12 @@ __all__ = [
     "check_keys",
     "check_value",
     "cores",
+    "explain_lost_ranks",
     "fill",
     "generator_of",
     "global_seed",
-    "joined",
+    "join_job",
     "keep_memory",
-    "lost",
     "make_folder",
     "new_file",
     "new_folder",

@@ -89,7 +89,7 @@ class Ranks:
         nodes = [layout(self.share(count, rank)) for rank in range(self.size)]  # (start, level) of each process's nodes
         width = -(-length // self.size)
         received: dict[int, tuple[int, Tensor]] = {}
-        with lost():
+        with explain_lost_ranks():
             for turn in range(max(map(len, nodes))):  # in each turn every process sends one node, a slice to each
                 senders = [rank for rank in range(self.size) if turn < len(nodes[rank])]
                 whole = torch.empty(0, dtype=dtype, device=device)
@@ -118,14 +118,14 @@ class Ranks:
         if self.size == 1:
             return tensor
         total = tensor.detach().to(self._device(), copy=True)
-        with lost():
+        with explain_lost_ranks():
             dist.all_reduce(total, group=self.group)
         return total.to(tensor.device)
 
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors by those of the first process."""
         if self.size > 1:
-            with lost():
+            with explain_lost_ranks():
                 for tensor in tensors:
                     dist.broadcast(tensor, self._global(0), group=self.group)
 
@@ -143,7 +143,7 @@ class Ranks:
                 box[0] = make()
             except Exception as raised:
                 error, box[1] = raised, f"{type(raised).__name__}: {raised}"
-        with lost():
+        with explain_lost_ranks():
             dist.broadcast_object_list(box, src=self._global(0), group=self.group, device=self._device())
         if error is not None:
             raise error
@@ -157,7 +157,7 @@ class Ranks:
         if self.size == 1:
             return
         values: list[Any] = [None] * self.size
-        with lost():
+        with explain_lost_ranks():
             dist.all_gather_object(values, value, group=self.group)
         if len(set(values)) > 1:
             others = "; ".join(f"process {rank} has {value[:12]}" for rank, value in enumerate(values))
@@ -166,7 +166,7 @@ class Ranks:
     def wait(self) -> None:
         """Wait until every process is here."""
         if self.size > 1:
-            with lost():
+            with explain_lost_ranks():
                 dist.barrier(group=self.group)
 
     def _global(self, rank: int) -> int:
@@ -182,7 +182,7 @@ ALONE = Ranks()
 
 
 @contextmanager
-def lost() -> Iterator[None]:
+def explain_lost_ranks() -> Iterator[None]:
     """Turn the errors that torch raises in the others when a process of the job is gone into one that says so."""
     try:
         yield
@@ -199,7 +199,7 @@ _SIGNS = ("gloo", "Gloo", "NCCL", "Connection closed by peer", "Connection reset
 
 
 @contextmanager
-def joined(device: str) -> Iterator[tuple[Ranks, str]]:
+def join_job(device: str) -> Iterator[tuple[Ranks, str]]:
     """Join the job that ``torchrun`` started this process for, if it did; yield it and the device to work on.
 
     ``nccl`` between GPUs, ``gloo`` otherwise. Each process takes the GPU of its local rank.

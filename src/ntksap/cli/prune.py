@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import joined, new_folder, peak_memory_mib, require_new, write_json
+from ntksap._base import join_job, new_folder, peak_memory_mib, require_new, write_json
 from ntksap._prune import warn_of_collapse
 from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, say
@@ -98,7 +98,7 @@ def run_prune(
     built = model.build(data)
     about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()
-    with joined(how.device) as (ranks, device), Display(quiet or not ranks.first) as display:
+    with join_job(how.device) as (ranks, device), Display(quiet or not ranks.first) as display:
         place = Place(device=device, micro_batch=how.micro_batch)
         masks = make_masks(
             settings,

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import joined
+from ntksap._base import join_job
 from ntksap.cli.console import print_json, say, stderr
 from ntksap.cli.options import DataArguments, KeepArguments, parse_numbers, split_list
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pick_recipe_settings
@@ -81,7 +81,7 @@ def run_train(
         **keep.settings(),
     )
     kept = tuple(parse_numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
-    with joined(device) as (ranks, own), Display(quiet or not ranks.first) as display:
+    with join_job(device) as (ranks, own), Display(quiet or not ranks.first) as display:
         if ranks.first and read_result(out / settings.name) is not None:
             stderr.print("this run is finished already; here is its result", highlight=False)
         place = Place(

@@ -1,5 +1,7 @@
 """A Ray cluster to work on: one that is there, or this machine alone."""
 
+import importlib
+import logging
 import os
 import secrets
 import socket
@@ -24,13 +26,13 @@ def cluster(address: str | None, cpus: int, gpus: float) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the coming default; without it Ray warns
     try:
-        import ray
-        import ray.util.scheduling_strategies
+        ray: Any = importlib.import_module("ray")
+        importlib.import_module("ray.util.scheduling_strategies")
     except ImportError as error:
         raise InputError(f"--engine ray needs Ray: pip install 'ntksap[ray]' ({error})") from error
     start = {} if address else {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **start)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **start)
     except Exception as error:
         raise InputError(f"cannot {f'join the Ray cluster {address}' if address else 'start Ray'}: {error}") from error
     try:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from ntksap._base import InputError, MaskError, NtksapError, Ranks, global_seed, lost
+from ntksap._base import InputError, MaskError, NtksapError, Ranks, explain_lost_ranks, global_seed
 from ntksap.data import Dataset, Split
 from ntksap.net import first_tensor, unwrap
 from ntksap.net.kernels import Choices, bears_channels_last, provenance, ruled_kernels, safe_layers, sparse_kernels
@@ -229,7 +229,7 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
         start = time.perf_counter()
         totals = _Totals(state)
         # The seed is for models that draw in their forward pass. The block must not enclose the yield.
-        with global_seed(state.seed, "epoch", state.epoch), lost(), _Kernels(state) as kernels:
+        with global_seed(state.seed, "epoch", state.epoch), explain_lost_ranks(), _Kernels(state) as kernels:
             state.model.train()
             batches = _shares(state, data.train, seed=state.seed, epoch=state.epoch, augment=recipe.augment)
             for index, (images, labels, weight) in enumerate(batches):

@@ -61,13 +61,22 @@ class Chooser:
         self._name, self._kind, self._kept, self._choices = name, kind, kept, choices
         self._known: dict[tuple[object, ...], str] = {}
 
+    def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
+        """Return whether torch is known to be fastest for inputs like x.
+
+        To be asked first: it takes less time than to find out whether other kernels could be used at all.
+        """
+        if type(x) is not Tensor or torch.compiler.is_compiling():
+            return False
+        return self._known.get(_key(x, learning(x, weight))) == TORCH
+
     def way(self, x: Tensor, learns: tuple[bool, ...], ways: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
         """Return the way to go for inputs like x (N, …).
 
         ``learns``: which derivatives will be asked for; ``ways()`` are the ways that there are, each of which does all
         of the work once when it is called.
         """
-        key = (x.shape, x.stride(), x.dtype, learns, torch.get_num_threads())
+        key = _key(x, learns)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._decide(_situation(x, learns), ways())
@@ -146,6 +155,10 @@ def whole(
             torch.autograd.grad(y, wanted, torch.ones_like(y))
 
     return once
+
+
+def _key(x: Tensor, learns: tuple[bool, ...]) -> tuple[object, ...]:
+    return x.shape, x.stride(), x.dtype, learns, torch.get_num_threads()
 
 
 def _situation(x: Tensor, learns: tuple[bool, ...]) -> str:

@@ -23,6 +23,9 @@ MANY = 0.6
 
 Work: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(x, weight, bias) → y."""
+Ways: TypeAlias = dict[str, Callable[[], object]]
+Bias: TypeAlias = Tensor | None
+"""Names for annotations of inner functions, which Python would otherwise work out in every call of a layer."""
 
 
 def fastest(
@@ -38,7 +41,7 @@ def fastest(
         return works[TORCH](x, weight, bias)
     learns = learning(x, weight)
 
-    def ways() -> dict[str, Callable[[], object]]:
+    def ways() -> Ways:
         return {way: whole(works[way], x, weight, bias, learns) for way in (TORCH, *fitting())}
 
     return works[chooser.way(x, learns, ways)](x, weight, bias)
@@ -55,8 +58,11 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C', H', W')."""
         refuse_recording(x)
+        weight, bias = self.weight, self.bias
+        if self.chooser.leaves_to_torch(x, weight):
+            return self._by_torch(x, weight, bias)
         works = {TORCH: self._by_torch, DENSE: self._dense, KEPT: self._by_kept}
-        return fastest(self.chooser, works, lambda: self._fitting(x), x, self.weight, self.bias)
+        return fastest(self.chooser, works, lambda: self._fitting(x), x, weight, bias)
 
     def _fitting(self, x: Tensor) -> Iterator[str]:
         if x.dim() != 4:
@@ -97,8 +103,8 @@ class ChosenBatchNorm2d(NativeBatchNorm2d):
             return super().forward(x)
         learns = learning(x, weight)
 
-        def ways() -> dict[str, Callable[[], object]]:
-            works: dict[str, Work] = {TORCH: self._by_torch, DENSE: self._dense}
+        def ways() -> Ways:
+            works = {TORCH: self._by_torch, DENSE: self._dense}
             return {way: whole(work, x, weight, bias, learns) for way, work in works.items()}
 
         if self.chooser.way(x, learns, ways) == TORCH:
@@ -142,10 +148,13 @@ def chosen_linear(
     """Return x (…, inputs) · Wᵀ + b by the fastest way; ``turned``: weights and mask are those of Wᵀ."""
     refuse_recording(x)
 
-    def by_torch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def by_torch(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return functional.linear(x, weight.t() if turned else weight, bias)
 
-    def by_kept(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if chooser.leaves_to_torch(x, weight):
+        return by_torch(x, weight, bias)
+
+    def by_kept(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return sparse_linear(x, weight, bias, kept, turned=turned)
 
     return fastest(chooser, {TORCH: by_torch, KEPT: by_kept}, lambda: (KEPT,) if _few(kept) else (), x, weight, bias)
