@@ -42,6 +42,20 @@ def test_bash_completes_commands_options_and_choices(capsys, scripts):
     assert complete(text, "ntksap", "train", "--places", "") == {"score", "random", "balanced"}
 
 
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_completes_commands_options_and_choices(capsys, scripts, tmp_path):
+    (tmp_path / "ntksap.fish").write_text(script(capsys, scripts, "fish"))
+
+    def offered(words: str) -> set[str]:
+        asked = ["fish", "--no-config", "-c", f"source ntksap.fish; complete -C '{words}'"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=tmp_path)
+        return {line.split("\t")[0] for line in found.stdout.splitlines()}
+
+    assert offered("ntksap ") >= set(COMMANDS)
+    assert offered("ntksap comp") == {"compare", "completion"}
+    assert offered("ntksap prune --spars") == {"--sparsity"}
+
+
 @pytest.mark.parametrize(("shell", "sign"), [("zsh", "#compdef ntksap"), ("fish", "complete --no-files --command")])
 def test_other_shells_have_their_script(capsys, scripts, shell, sign):
     text = script(capsys, scripts, shell)
