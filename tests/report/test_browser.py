@@ -7,7 +7,9 @@ import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import pytest
+import tomli_w
 
+from ntksap._base import sealed, toml, unsealed
 from ntksap.methods import METHODS
 from ntksap.report.page import build_report
 from tests.report.report_browser import CHROMIUM, DRIVER, browser
@@ -79,20 +81,13 @@ def thirteen(real_runs, tmp_path_factory):
             for seed in (0, 1, 2):
                 one = folder / f"{method}-{sparsity}-{seed}"
                 one.mkdir()
-                for name in ("settings.toml", "metrics.jsonl", "result.json"):
-                    text = (real / name).read_text().replace('"synflow"', f'"{method}"')
-                    text = text.replace("seed = 0", f"seed = {seed}").replace(
-                        "sparsity = 0.9", f"sparsity = {sparsity}"
-                    )
-                    if name == "result.json":
-                        result = json.loads(text)
-                        result |= {
-                            "seed": seed,
-                            "sparsity": sparsity,
-                            "top1": 0.1 + (sum(map(ord, method)) * 37 * (seed + 1) % 800) / 1000,
-                        }
-                        text = json.dumps(result)
-                    (one / name).write_text(text)
+                who = {"method": method, "seed": seed, "sparsity": sparsity}
+                about = unsealed(toml.loads((real / "settings.toml").read_text()))
+                (one / "settings.toml").write_text(tomli_w.dumps(sealed({**about, **who})))
+                top1 = 0.1 + (sum(map(ord, method)) * 37 * (seed + 1) % 800) / 1000
+                result = unsealed(json.loads((real / "result.json").read_text()))
+                (one / "result.json").write_text(json.dumps(sealed({**result, **who, "top1": top1})))
+                shutil.copy(real / "metrics.jsonl", one)
     return build_report(folder)
 
 

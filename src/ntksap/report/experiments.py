@@ -111,7 +111,7 @@ def _method(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
         return DENSE
     same = [_rest(other) for other in every if all(other[key] == own[key] for key in ("method", "sanity"))]
     mine = _rest(own)
-    alike = [other for other in same if other["pattern"] == mine["pattern"]]  # budgets are those of a pattern
+    alike = [other for other in same if other["pattern"] == mine["pattern"]]  # each has budgets of its own
     differing = [
         text
         for keys, others in ((mine.keys() - _OF_PATTERN, same), (mine.keys() & _OF_PATTERN, alike))
@@ -120,7 +120,7 @@ def _method(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
     return " ".join([own["method"], *(_WORDS.get(text, text.removeprefix("pattern=")) for text in differing)])
 
 
-_OF_PATTERN = {"budget", "round_to", "places"}
+_OF_PATTERN = {"budget", "round_to", "places", "scope"}
 _WORDS = {"pattern=": "unstructured", "places=score": "by score", "places=random": "at random"}
 
 
