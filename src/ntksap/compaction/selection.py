@@ -54,9 +54,8 @@ def select_channels(
     Units of all groups are ranked together: by the share of their own group that `channel_scores` puts before them, so
     that all groups keep the same share, or, with the scope ``"global"``, by the scores themselves. Ties go by index.
     The best are kept as long as they fit, then of each group the next best that still fit: no more can be added. What
-    is left costs
-    Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at least one unit,
-    whatever that costs.
+    is left costs Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at
+    least one unit, whatever that costs.
 
     Args:
         groups: the coupled channel groups.

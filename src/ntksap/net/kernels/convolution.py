@@ -60,7 +60,7 @@ class _Conv(torch.autograd.Function):
 
 
 class _Back(torch.autograd.Function):
-    """g, w ↦ the derivative of ⟨g, x ∗ w⟩ by x, which has the shape and layout of ``like``."""
+    """g, w ↦ the derivative of ⟨g, x ∗ w⟩ with respect to x, which has the shape and layout of ``like``."""
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, weight: Tensor, like: Tensor, how: Geometry) -> Tensor:

@@ -72,7 +72,7 @@ def conv(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
 
 
 def back(g: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
-    """Return the derivative of ⟨g, x ∗ w⟩ by x: a convolution of g with the weights turned round."""
+    """Return the derivative of ⟨g, x ∗ w⟩ with respect to x: a convolution of g with the weights turned round."""
     weight, by_output, by_channel, by_place = _steps(weight)
     turned = weight.transpose(0, 1)[:, :, 2:, 2:]  # from its last place on
     return _conv(g, turned, by_channel, by_output, -by_place, (2 - padding[0], 2 - padding[1]))
