@@ -83,7 +83,7 @@ class _Back(torch.autograd.Function):
 
 
 class _ByWeight(torch.autograd.Function):
-    """x, g ↦ the derivative of ⟨g, x ∗ w⟩ by w, which has the shape and layout of ``like``."""
+    """x, g ↦ the derivative of ⟨g, x ∗ w⟩ with respect to w, which has the shape and layout of ``like``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, g: Tensor, like: Tensor, how: Geometry) -> Tensor:

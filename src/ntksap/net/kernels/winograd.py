@@ -79,7 +79,7 @@ def back(g: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
 
 
 def by_weight(x: Tensor, g: Tensor, like: Tensor, padding: tuple[int, int]) -> Tensor:
-    """Return the derivative of ⟨g, x ∗ w⟩ by w, in the layout of ``like``."""
+    """Return the derivative of ⟨g, x ∗ w⟩ with respect to w, in the layout of ``like``."""
     x, g, (found, *steps) = _last(x), _last(g), _steps(torch.empty_like(like))
     call("winograd_by_weight", x.dtype, _tiles(x.shape, g.shape[1], padding, threads()), x, g, found, *steps)
     return found
