@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ntksap import models
 from ntksap._base import DamageError, generator_of, sealed, unsealed, write_json
 from ntksap.net.kernels import sparse_kernels
-from ntksap.pruning import Masks
+from ntksap.pruning import Masks, save_sparse
 from ntksap.runs.execution import run_data
 from ntksap.runs.folder import OnProgress, Place, Progress, locked
 from ntksap.runs.network import network_of
@@ -99,11 +101,11 @@ def compared(
         dense: the dense network, which is trained a little, too.
         shape, classes: of one input, and of the outputs.
     """
-    timings: dict[str, Any] = {"threads": torch.get_num_threads()}
-    timings |= {"bytes": file_bytes(own, masks), "dense_bytes": file_bytes(dense, None)}
+    timings: dict[str, Any] = {"threads": torch.get_num_threads(), "dense_bytes": file_bytes(dense, None)}
     images = torch.randn(64, *shape, generator=generator_of("timings"))
     labels = torch.arange(64) % classes
     with _at_work(own, masks) as last:
+        timings["bytes"] = file_bytes(own, masks)
         before, now = _deeds(dense, images, labels, False), _deeds(own, images, labels, last)
         for what in _MEASURED:
             dense_seconds, seconds, ratio = interleaved(before[what], now[what])
@@ -161,9 +163,10 @@ def interleaved(first: Deed, second: Deed) -> tuple[float, float, float]:
 
 
 def file_bytes(module: nn.Module, masks: Masks | None) -> int:
-    """Return the bytes of a module's state dict; with masks, of their bits and the kept values in place of all."""
-    total: int = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
-    for name, mask in (masks.prunable if masks is not None else {}).items():
-        pruned = mask.numel() - int(mask.sum())
-        total += -(-mask.numel() // 8) - pruned * module.get_parameter(name).element_size()
-    return total
+    """Return the bytes of the safetensors file of a module; of a module with masks attached, `save_sparse`'s."""
+    if masks is None:
+        return len(save({name: tensor.detach().clone().contiguous() for name, tensor in module.state_dict().items()}))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        save_sparse(module, masks, path)
+        return path.stat().st_size
