@@ -209,6 +209,8 @@ def grid() -> Iterator[dict[str, Any]]:
         yield from runs(family, best)
     for family in ("llama", "gpt2"):
         yield from runs(family, ["uniform"])
+    yield from runs("llama", MAIN, at=[0.9, 0.75], steps=1000)
+    yield from runs("llama", ["dense"], rescale=False, at=[0.0], steps=1000)
     for family in ("llama", "gpt2"):
         yield from runs(family, ["dense"], rescale=False, at=[0.0])
         yield from runs(family, ["thin", "shallow"], rescale=False)
