@@ -1,4 +1,4 @@
-"""Which layers make logits: numbers that a softmax compares, inside of a module or behind it."""
+"""Which layers make logits: numbers that a softmax compares, inside a module or after it."""
 
 import copy
 import re
@@ -21,8 +21,8 @@ def logit_layers(module: nn.Module, inputs: Inputs, output: Callable[[Any], Tens
     """Return the names of the weights that make what a softmax compares: queries, keys, routers, the classifier.
 
     For each softmax in the module, and for its output, these are the nearest weights from which its arguments come.
-    They are found in the graph of one evaluation of tensors without values, which computes nothing. A weight that makes
-    queries, keys and values makes logits.
+    They are found in the graph of one evaluation with tensors without values, which computes nothing. A weight that
+    makes queries, keys and values together makes logits.
 
     >>> logit_layers(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)), torch.ones(1, 8))
     frozenset({'2.weight'})
@@ -30,11 +30,11 @@ def logit_layers(module: nn.Module, inputs: Inputs, output: Callable[[Any], Tens
     try:
         made, names = _evaluated(unwrap(module), inputs, output or first_tensor, lambda dtype: dtype)
     except Exception as first:
-        try:  # some products of torch have no shape rule but for this
+        try:  # some of torch's products have a shape rule only this way
             made, names = _evaluated(unwrap(module), inputs, output or first_tensor, lambda dtype: torch.bfloat16)
         except Exception:
             raise InputError(
-                "which layers make logits is read off an evaluation without values, and this module asks for some "
+                "an evaluation without values shows which layers make logits, and this module asks for values "
                 f"({str(first).splitlines()[0]}): use the allocation 'erk'"
             ) from first
     found = set()
@@ -90,7 +90,7 @@ def _nearest(start: Node | None) -> set[Tensor]:
 
 
 def _graph(start: Node | None, stops: Callable[[Node], bool]) -> Iterator[Node]:
-    """Yield the nodes from which ``start`` comes, each once, and none that lies only behind one that stops."""
+    """Yield the nodes that ``start`` comes from, each once, without those reached only through one that stops."""
     open_, seen = [start], {start}
     while open_:
         node = open_.pop()
