@@ -52,7 +52,7 @@ def run_reproduce(
         download: Fetch a data set that is not there.
         workers: Processes that decode image files.
         out: The folder for everything; NAME-SCALE in it holds comparison.json, comparison.md, figures and report.html.
-        jobs: Runs at the same time, which share the cores; by default one per core.
+        jobs: How many runs to carry out at the same time; they share the cores; by default one per core.
         device: cpu, cuda or mps.
         other_kernels: Carry on with runs that began with other kernels (a C compiler came or went, or NTKSAP_NATIVE
             changed).
