@@ -31,7 +31,7 @@ def run_diagnose(
     plot: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Look at masks before training: what is left of each layer, what of it is used, what it will cost, and how it
+    """Look at masks before training: what is left of each layer, how much of it is used, what it will cost, and how it
     changes the neural tangent kernel, which decides how fast training begins.
 
     Args:

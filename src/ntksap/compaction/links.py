@@ -46,7 +46,7 @@ def link(
 
     Args:
         graph: the graph of ``module``.
-        module: the module, whose attributes tell what an axis is.
+        module: the module, whose attributes show what an axis is.
         inexact: operators (``"layer_norm"``) that may change with the number of channels instead of freezing it.
         rigid: names of classes whose code cannot follow another size.
         apart: do not couple the groups of a layer; only when channels are removed must they stay the same size.
