@@ -1,4 +1,4 @@
-"""The same job in one process and in two, each of one thread."""
+"""The same job in one process and in two, with one thread each."""
 
 from typing import Any
 

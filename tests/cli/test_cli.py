@@ -256,7 +256,7 @@ def test_bad_input(capsys, tmp_path):
     assert "C H W" in failure(capsys, "prune", *TINY, "--input-shape", "3", "4")
     existing = tmp_path / "run"
     existing.mkdir()
-    assert "exists already" in failure(capsys, "prune", *TINY, "--out", str(existing))
+    assert "already exists" in failure(capsys, "prune", *TINY, "--out", str(existing))
     assert os.listdir(tmp_path) == ["run"]
     assert not os.listdir(existing)
 

@@ -71,7 +71,7 @@ def test_a_changed_byte_is_refused_wherever_it_is(saved):
 
 def test_a_file_of_masks_is_refused(saved):
     random_masks(network()).save(saved)
-    refuses(state_of(), saved, "no checkpoint of ours")
+    refuses(state_of(), saved, "not a checkpoint of ours")
 
 
 def test_no_file_and_a_folder_are_refused(tmp_path):

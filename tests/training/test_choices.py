@@ -74,5 +74,5 @@ def test_choices_that_are_none_are_refused(tmp_path):
     state_of().save(tmp_path / "one")
     for choices in ([], {"0": 1}, "kept"):
         rewritten(tmp_path / "one", lambda facts, choices=choices: facts.update(choices=choices))
-        with pytest.raises(CheckpointError, match="its choices are none"):
+        with pytest.raises(CheckpointError, match="its choices are not valid"):
             state_of().load(tmp_path / "one")

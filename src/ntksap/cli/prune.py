@@ -20,13 +20,13 @@ from ntksap.data import load
 from ntksap.report import densities_figure, write_figure
 from ntksap.runs import Place, make_masks, pruning_for
 
-# What the command knows of its masks anyway; the rest is what the method has to say.
+# What the command knows about its masks anyway; the rest is what the method reports.
 _SAID = {"method", "model", "classes", "sparsity", "seed", "precision", "round", "rounds", "input_shape", "seconds"}
 
 
 @dataclass(frozen=True)
 class PruneArguments:
-    """How to prune; what is not given is the method's own default."""
+    """How to prune; by default as the method does."""
 
     method: str = "ntk-sap"
     """A name from `ntksap methods`."""
@@ -40,16 +40,16 @@ class PruneArguments:
     """Rank all weights together, or within each layer; the method's own by default, mostly global. Whole channels are
     ranked within each coupled group by default."""
     floor: int | float = 0
-    """Weights that each layer keeps at least, as a number or, below 1, as a share."""
+    """The least that each layer keeps, as a number of weights or, below 1, as a share."""
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
     """Where weight draws come from."""
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
-    """Of the scores. auto: the model's own, or bfloat16 where the device is fast at it and the method bears it. float64
-    where float32 overflows."""
+    """Precision of the scores. auto: the model's own, or bfloat16 where the device is fast at it and the method
+    tolerates it. float64 where float32 overflows."""
     device: str = "cpu"
     """cpu, cuda or mps."""
     micro_batch: int | None = None
-    """Inputs to work on at a time, with the same result; by default a whole batch, and less if memory runs out."""
+    """Inputs to process at a time, with the same result; by default a whole batch, and less if memory runs out."""
     data: str | None = None
     """A data set, for the methods that need one: digits, cifar10, cifar100, tiny-imagenet or imagenet."""
     data_dir: Path | None = None
@@ -71,7 +71,7 @@ def run_prune(
 
     Args:
         model: Which model.
-        pruning: How; what is not given is the method's own default.
+        pruning: How to prune; by default as the method does.
         method: Options of single methods.
         keep: How many weights each layer keeps, which of them, and in which pattern.
         out: A new folder for masks.safetensors, prune.json and densities.png.

@@ -56,9 +56,9 @@ register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds
                 data="none", weight_agnostic=True, splits=True))
 register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
                 rounds=20, data="none", weight_agnostic=True))
-register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK has it", data="none",
+register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK says", data="none",
                 weight_agnostic=True, allocation="erk"))
-register(Method("magnitude-erk", magnitude, "keep the largest initial weights, in each layer as many as ERK has it",
+register(Method("magnitude-erk", magnitude, "keep the largest initial weights, in each layer as many as ERK says",
                 data="none", allocation="erk"))
 register(Method("hutchinson", hutchinson, "keep what changes the loss most, to second order", data="training set",
                 batch=128, draws=True))

@@ -39,7 +39,7 @@ class Epoch:
     train_loss: float
     """Mean cross-entropy over the training images, each as it was when its batch was trained on."""
     train_accuracy: float
-    """Share of training images that were right at that time."""
+    """Share of training images that were classified correctly at that time."""
     test_loss: float
     """Mean cross-entropy over all test images after the epoch."""
     top1: float
@@ -51,7 +51,7 @@ class Epoch:
     images_per_second: float
     """Training images per second of training, without the test."""
     seconds: float
-    """Of training and test together."""
+    """Seconds of training and test together."""
     pruned: float
     """Share of prunable weights that masks hold at exactly zero, checked; 0 without masks."""
 
@@ -61,15 +61,15 @@ class TrainState:
 
     Args:
         model: the module, with its initial weights. It is trained itself, not a copy.
-        recipe: how.
+        recipe: how to train.
         masks: attached to the model (see `Masks.attach`), so that pruned weights are zero and stay so; kept ones are
-            rescaled if the masks were made for it. Where the recipe regrows, ``state.masks`` are those of the moment.
+            rescaled if the masks were made for it. Where the recipe regrows, ``state.masks`` are the present ones.
         seed: decides the order of images, augmentation, and what the model draws in its forward pass.
         device: where to train; the model is moved there. By default it stays where it is.
         group: a process group that shares each batch (DDP), such as ``torch.distributed.group.WORLD``; every process
-            of it makes the same state and calls `train`. Only the first should save.
+            in it makes the same state and calls `train`. Only the first should save.
         sync_norm: with a group, BatchNorm takes its statistics over the whole batch, not over each process's share, so
-            that training does not depend on the number of processes (but for the last bits of sums).
+            that training does not depend on the number of processes (except for the last bits of sums).
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TrainState:
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = unwrap(model).to(self.device)
         self._native = self.device.type == "cpu" and recipe.precision == "fp32" and not recipe.compile
-        # Which way each layer goes, once it is known. Several processes must go the same, so they go by a rule.
+        # Which way each layer goes, once it is known. Several processes must go the same way, so they follow a rule.
         self.choices = Choices() if self._native and group is None else None
         self._last = recipe.channels_last and (self.device.type != "cpu" or bears_channels_last(self.model))
         self._channels_last = self._last
@@ -108,7 +108,7 @@ class TrainState:
         if group is not None:
             if sync_norm:
                 synchronise_norms(self.model, group)
-            with warnings.catch_warnings():  # torch 2.13 has another name for this argument, older ones do not
+            with warnings.catch_warnings():  # torch 2.13 has another name for this argument, older versions do not
                 warnings.simplefilter("ignore", FutureWarning)
                 self._learner = DistributedDataParallel(
                     self._forward, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -120,7 +120,7 @@ class TrainState:
         return self.masks is not None and self.recipe.regrow != "none"
 
     def regrowth(self, steps: int) -> Regrowth | None:
-        """Return what changes the masks from here on, in a training of ``steps`` per epoch; None if nothing does."""
+        """Return the regrowth from here on, in a training with ``steps`` per epoch; None if masks do not change."""
         recipe = self.recipe
         if self.masks is None or recipe.regrow == "none":
             return None
@@ -156,7 +156,7 @@ class TrainState:
             if ruled
             else sparse_kernels(self.model, masks, choices=self.choices) as most
         ):
-            # Kernels of kept weights want the channels first; the recipe's layout is for dense ones, now few.
+            # Kernels for kept weights want the channels first; the recipe's layout is for dense ones, now few.
             self._channels_last = self._last and not most
             try:
                 yield
@@ -172,23 +172,23 @@ class TrainState:
         return first_tensor(output).float()
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a safetensors file, all of it or nothing. Between records of `train`, not within one."""
+        """Write the state to a safetensors file, all of it or nothing; call it between records of `train`."""
         masks, ways = self.masks if self.regrows else None, self.choices.ways if self.choices is not None else None
         identity, kernels = self._identity(), self._provenance()
         write_checkpoint(path, self.model, self.optimizer, self.epoch, identity, kernels, masks, ways)
 
     def load(self, path: str | Path, *, other_kernels: bool = False) -> None:
-        """Become the state that was saved; `CheckpointError`, and no change, if it is not of this training.
+        """Become the state that was saved; `CheckpointError`, and no change, if it is not from this training.
 
-        A training that was saved where there were other kernels (see `ntksap.net.kernels`) would not end in the same
-        bits; it goes on only with ``other_kernels``. Layers go the ways that were chosen then; where none were, as
-        by earlier versions, they go by a rule, as they did.
+        A training that was saved with other kernels (see `ntksap.net.kernels`) would not end in the same bits; it
+        resumes only with ``other_kernels``. Layers go the ways that were chosen then; where none were, as in earlier
+        versions, they follow a rule, as they did.
         """
         kernels = None if other_kernels else self._provenance()
         wanted = self.masks if self.regrows else None
         epoch, masks, ways = read_checkpoint(path, self.model, self.optimizer, self._identity(), kernels, wanted)
         if not 0 <= epoch <= self.recipe.epochs:
-            raise CheckpointError(f"{path} is after epoch {epoch}, which a training of {self.recipe.epochs} never is")
+            raise CheckpointError(f"{path} is after epoch {epoch}, but this training has only {self.recipe.epochs}")
         self.epoch = epoch
         if self.choices is not None:
             self.choices = Choices(ways) if ways is not None else None
@@ -269,7 +269,7 @@ def train(state: TrainState, data: Dataset) -> Iterator[Epoch]:
 
 
 class _Kernels(ExitStack):
-    """The kernels of a training, which are entered anew where its masks have changed."""
+    """The kernels of a training, which are entered again when its masks have changed."""
 
     def __init__(self, state: TrainState) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class _Kernels(ExitStack):
         self._used: tuple[Masks | None, bool] | None = None
 
     def follow(self, *, all_gradients: bool = False) -> None:
-        """Use those that fit the masks of the moment, and the coming step."""
+        """Use those that fit the present masks and the coming step."""
         wanted = self._state.masks, all_gradients
         if self._used is None or self._used[0] is not wanted[0] or self._used[1] != all_gradients:
             self.close()
@@ -303,7 +303,8 @@ def evaluate(state: TrainState, split: Split) -> tuple[float, float, float]:
 
 def _shares(state: TrainState, split: Split, **how: Any) -> Iterator[tuple[Tensor, Tensor, float]]:
     """Yield this process's share of each batch, and a weight: the mean over processes of weight × (the mean loss over a
-    share) is the mean loss over the batch. It is 0 for the image that stands in for an empty share, and 1 alone.
+    share) is the mean loss over the batch. It is 0 for the image that stands in for an empty share, and 1 for one
+    process alone.
     """
     ranks, size = state.ranks, state.recipe.batch
     batches = split.batches(size, device=state.device, part=(ranks.rank, ranks.size), **how)
@@ -321,7 +322,7 @@ def _check(state: TrainState, *losses: float) -> None:
         )
     if state.masks is not None and not state.masks.obeyed_by(state.model):
         raise MaskError(
-            f"pruned weights are not zero in epoch {state.epoch + 1}: something changed them behind the optimizer"
+            f"pruned weights are not zero in epoch {state.epoch + 1}: something other than the optimizer changed them"
         )
 
 
@@ -337,7 +338,7 @@ class _Totals:
         """Add a share of a batch: its mean loss, logits (N, classes) and labels (N); nothing if it has no weight."""
         if weight == 0:
             return
-        # topk breaks ties by some order; counting the logits above the label's would call constant outputs all right
+        # topk breaks ties in some order; counting the logits above the label's would call constant outputs all right
         best = logits.topk(5 if logits.shape[1] >= 5 else 1).indices
         hits = best == labels[:, None]
         self.sums += torch.stack([loss * len(labels), hits[:, 0].sum(), hits.sum(), torch.full_like(loss, len(labels))])
