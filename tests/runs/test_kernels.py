@@ -9,8 +9,9 @@ from ntksap.net.kernels import library
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place
 from ntksap.runs.settings import read_kernels
-from ntksap.training import TrainState, train
+from ntksap.training import train
 from ntksap.training.checkpoint import CheckpointError
+from ntksap.training.kernels import TrainingKernels
 from tests.runs.small_runs import small_settings
 from tests.training.small_training import RECIPE, digits, same_bits, state_of
 
@@ -68,7 +69,7 @@ def test_after_a_change_the_later_kernels_count(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_does_not_say_is_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(TrainState, "_provenance", lambda self: None)  # as checkpoints were written before
+    monkeypatch.setattr(TrainingKernels, "provenance", lambda self: None)  # as checkpoints were written before
     folder = interrupt(tmp_path, "train")
     monkeypatch.undo()
     text = (folder / "settings.toml").read_text()

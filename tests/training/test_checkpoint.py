@@ -8,7 +8,8 @@ from safetensors import safe_open
 from torch.optim import SGD
 
 from ntksap.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
+from ntksap.training.state import TrainState
 from tests.cases import BY_NAME
 from tests.training.small_training import RECIPE, digits, network, random_masks, state_of
 
