@@ -23,8 +23,9 @@ from ntksap._base.files import write_json
 from ntksap._base.seeds import generator_of
 from ntksap.data import load
 from ntksap.data.base import Dataset
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import load_recipe
+from ntksap.training.state import TrainState
 
 CHANCE = 1000
 """Added to the seed of the textbook's second run."""

@@ -11,8 +11,9 @@ import ntksap
 from benchmarks.harness import Job
 from ntksap.data.base import Dataset, batch_order
 from ntksap.data.memory import MemorySplit
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe
+from ntksap.training.state import TrainState
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 STEPS, BATCH, LR, MOMENTUM, DECAY = 6, 128, 0.05, 0.9, 1e-4
