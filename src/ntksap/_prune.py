@@ -13,7 +13,7 @@ from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown, usable_device
 from ntksap._combinations import check_combination
 from ntksap.compaction import channel_selector
-from ntksap.methods import METHODS, Method, explain_failures, method_named, warn_of_bends
+from ntksap.methods import DEFAULT, METHODS, Method, default_method, explain_failures, method_named, warn_of_bends
 from ntksap.net import Initialiser, Inputs, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
 from ntksap.pruning import (
     CHANNEL,
@@ -113,7 +113,7 @@ def allocate(
 def prune(
     model: nn.Module,
     sparsity: float,
-    method: str = "ntk-sap",
+    method: str | None = None,
     *,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
@@ -155,7 +155,8 @@ def prune(
         model: any ``nn.Module``.
         sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
             weights are kept.
-        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them).
+        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them). By default ``"ntk-sap"``, and
+            ``"random-erk-logits"`` for a module with attention, see `method_for`; ``masks.info["method"]`` says which.
         input_shape: the shape of one input without the batch, such as (3, 32, 32).
         inputs: (batch size, generator) → the module's arguments, where one tensor of numbers is not enough.
         data: (inputs, labels) batches for the methods that need them (``ntksap methods`` says which): about ten samples
@@ -217,6 +218,7 @@ def prune(
     floor_of(floor, 1)  # raises
     rounds = None if rounds is None else checked_whole("rounds", rounds, least=1)
     device = None if device is None else usable_device(device)
+    method = method or method_for(model, input_shape, inputs, output, scope=scope, pattern=pattern)
     chosen = method_named(method)
     density = density_of(sparsity)
     _check_options(chosen, options)
@@ -265,6 +267,10 @@ def prune(
         "schedule": schedule_named(schedule or chosen.schedule),
     }
     if pattern == CHANNEL:
+        if input_shape is None and inputs is None:
+            raise InputError(
+                "pattern='channel' reads the module's graph: pass input_shape=, such as (3, 32, 32), or inputs="
+            )
         one = _one_input(model, input_shape, inputs)
         selector: Selector = channel_selector(
             model, shapes, one, **when, scope=scope or "layer", budget=budget, round_to=round_to
@@ -312,6 +318,29 @@ def prune(
     return masks
 
 
+def method_for(
+    model: nn.Module,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    *,
+    scope: str | None = None,
+    pattern: str | None = None,
+) -> str:
+    """Return the method of a `prune` that names none: see `ntksap.methods.default_method`.
+
+    Where a scope or whole channels say how many weights each layer keeps, that method's allocation has no place, and it
+    is ``ntk-sap`` for every module.
+    """
+    if scope is not None or pattern == CHANNEL or (input_shape is None and inputs is None):
+        return DEFAULT
+    try:
+        one = _one_input(model, input_shape, inputs)
+    except Exception:  # pruning itself explains what is wrong with the inputs
+        return DEFAULT
+    return default_method(model, one, output)
+
+
 def precision_of(model: nn.Module, precision: str = "auto") -> str:
     """Return the precision that ``precision`` means for this model."""
     check_module(model)
@@ -355,10 +384,6 @@ def _fits(allocation: Allocation, net: Net, density: float) -> Allocation:
 
 def _one_input(model: nn.Module, input_shape: Sequence[int] | None, inputs: MakeInputs | None) -> Inputs:
     """Return one input for the module, on its device."""
-    if input_shape is None and inputs is None:
-        raise InputError(
-            "pattern='channel' reads the module's graph: pass input_shape=, such as (3, 32, 32), or inputs="
-        )
     first = next(iter(unwrap(model).parameters()), torch.empty(0))
     shape = None if input_shape is None else tuple(input_shape)
     return Probe(input_shape=shape, make_inputs=inputs, dtype=first.dtype, device=first.device).noise(0, batch=1)

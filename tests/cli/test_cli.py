@@ -106,7 +106,12 @@ def test_methods(capsys):
     assert methods["ntk-sap"]["options"]["epsilon"]["default"] == 1e-4
     assert (methods["ntt"]["data"], methods["ntt"]["labels"]) == ("training set", False)
     assert [name for name, m in methods.items() if m["returns_weights"]] == ["ntt", "imp"]
-    assert [name for name, m in methods.items() if m["allocation"]] == ["random-erk", "magnitude-erk", "dpai"]
+    assert [name for name, m in methods.items() if m["allocation"]] == [
+        "random-erk",
+        "random-erk-logits",
+        "magnitude-erk",
+        "dpai",
+    ]
 
 
 def test_degree_decay_is_in_the_masks(capsys):

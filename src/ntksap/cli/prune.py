@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import join_job, new_folder, peak_memory_mib, require_new, write_json
-from ntksap._prune import warn_of_collapse
+from ntksap._prune import method_for, warn_of_collapse
 from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, say
 from ntksap.cli.diagnose import print_sentences
@@ -28,8 +28,8 @@ _SAID = {"method", "model", "classes", "sparsity", "seed", "precision", "round",
 class PruneArguments:
     """How to prune; by default as the method does."""
 
-    method: str = "ntk-sap"
-    """A name from `ntksap methods`."""
+    method: str | None = None
+    """A name from `ntksap methods`; by default ntk-sap, and random-erk-logits for a model with attention."""
     sparsity: float = 0.9
     """Share of prunable weights to remove, 0 ≤ sparsity < 1."""
     rounds: int | None = None
@@ -79,8 +79,13 @@ def run_prune(
         quiet: Print no progress.
     """
     how = pruning
+    if out is not None:
+        require_new(out)
+    data = load(how.data, how.data_dir) if how.data else None
+    built = model.build(data)
+    chosen = how.method or method_for(built.module, built.shape, built.inputs, scope=how.scope, pattern=keep.pattern)
     settings = pruning_for(
-        method=how.method,
+        method=chosen,
         sparsity=how.sparsity,
         seed=model.seed,
         rounds=how.rounds,
@@ -92,10 +97,6 @@ def run_prune(
         options=pick_given(method),
         **keep.settings(),
     )
-    if out is not None:
-        require_new(out)
-    data = load(how.data, how.data_dir) if how.data else None
-    built = model.build(data)
     about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()
     with join_job(how.device) as (ranks, device), Display(quiet or not ranks.first) as display:
@@ -117,7 +118,7 @@ def run_prune(
     warn_of_collapse(masks, strict=how.strict)
     found = diagnose(built.module, masks, **built.probe)
     result: dict[str, Any] = {
-        "method": how.method,
+        "method": chosen,
         "model": model.model,
         "data": how.data,
         "seed": model.seed,
@@ -143,13 +144,13 @@ def run_prune(
         with new_folder(out) as folder:
             masks.save(folder / "masks.safetensors")
             write_json(folder / "prune.json", result)
-            title = f"{model.model} pruned to {how.sparsity:.2%} by {how.method}"
-            write_figure(densities_figure({how.method: masks}, title), folder / "densities.png")
+            title = f"{model.model} pruned to {how.sparsity:.2%} by {chosen}"
+            write_figure(densities_figure({chosen: masks}, title), folder / "densities.png")
     if json:
         print_json(result)
         return
     print_layers(masks.layers())
-    say(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.")
+    say(f"\n{chosen} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.")
     print_sentences(found)
     for key, value in masks.info.items():
         if key not in _SAID:

@@ -1,4 +1,4 @@
-/* BatchNorm (N, C, places) with the statistics of the batch; channels first, and further below channels last.
+/* BatchNorm (N, C, places) by the statistics of the batch; channels first, and below that channels last.
 
    y = (x - mean) * scale * r + shift, r = 1 / sqrt(variance + eps). Sums run over one plane in REAL, over planes in
    double, and from the channel's first number, so that a large mean does not cancel the variance.                  */
@@ -207,9 +207,8 @@ int N(batch_norm_last_backward)(int64_t rows, int64_t channels, const REAL *x, c
     return failed;
 }
 
-/* The derivatives of sum(v * by_x) with respect to g and x, the statistics being functions of x: rows (N * places, C),
-   that is channels last. With v-, g- the means, s = mean(v * xhat), c = mean(g * xhat) and
-   q = mean(v * g) - v- * g- - s * c:
+/* The derivatives of sum(v * by_x) by g and by x, the statistics being functions of x: rows (N * places, C), that is
+   channels last. With v-, g- the means, s = mean(v * xhat), c = mean(g * xhat), q = mean(v * g) - v- * g- - s * c:
    by_g = scale * r * (v - v- - s * xhat)
    by_x = -scale * r^2 * (c * (v - v-) + s * (g - g-) + (q - 2 * c * s) * xhat)                                       */
 /* The channels from `from` to `end`; sums (5, channels) are zero, k (6, channels) is space. */

@@ -9,7 +9,7 @@
 
    Where the width of the result is a multiple of a vector, it is computed in tiles of 8 vectors. Otherwise a plane is
    walked as if it were one line of rows x pitch numbers: what falls into the padding columns is computed too and never
-   read. Small images of that kind are stacked into one plane, so that lines are long enough.                         */
+   read. Small images of that kind are stacked into one plane, so that lines are int64_t enough.                      */
 
 #ifndef SPARSE_CONV_SHAPE
 #define SPARSE_CONV_SHAPE
@@ -156,7 +156,7 @@ static void N(combine_tiles)(const REAL *from, int64_t pitch, REAL *to, int64_t 
     }
 }
 
-/* `count` weights of one output at a time share the loads of its gradient, (height, width) without padding. */
+/* `count` weights of one output at a time share what is loaded of its gradient, (height, width) without padding. */
 static inline __attribute__((always_inline)) void N(dot_rows)(const int count, const REAL *grad, const REAL *planes,
                                                               int64_t pitch, int64_t height, int64_t width, const int *where,
                                                               REAL *sums)
@@ -191,7 +191,7 @@ static void N(dots_rows)(const Shape *s, const REAL *grads, const REAL *planes, 
     }
 }
 
-/* `width` weights of one output at a time share the loads of its gradient. */
+/* `width` weights of one output at a time share what is loaded of its gradient. */
 static inline __attribute__((always_inline)) void N(dot)(const int width, const REAL *grad, const REAL *planes,
                                                          int64_t length, const int *where, REAL *sums)
 {
@@ -317,7 +317,7 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
             if (failed) continue;
             const int64_t here = images - n < s->stack ? images - n : s->stack;
             const int64_t at = n * s->outputs * s->out_height * s->out_width;
-            if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* left over from earlier images */
+            if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
             for (int64_t m = 0; m < here; m++)
                 for (int64_t o = 0; o < s->outputs; o++)
                     for (int64_t row = 0; row < s->out_height; row++)

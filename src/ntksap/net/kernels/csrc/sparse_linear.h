@@ -1,20 +1,20 @@
 /* Linear layers that touch the kept weights only.
 
-   Inputs are turned (transposed), in tiles of up to 4 vectors of the batch, so that one number of every input in the
-   tile lies in a row; then a kept weight multiplies whole vectors:
+   Inputs are turned, in tiles of up to 4 vectors of the batch, so that one number of every input in the tile lies in a
+   row; then a kept weight multiplies whole vectors:
 
        turned y[o] (tile) = bias[o] + sum over kept weights k of o: value[k] * turned x[column[k]] (tile)
        by_value[k]        = sum over the batch:                     turned g[o] * turned x[column[k]]
 
-   Outputs of a group keep the same columns, so that they share loads: masks of blocks have groups of 4, others mostly
-   of 1. A group's weights lie together, value[k * size + r] for its r-th output.
-   The derivative with respect to the inputs is the same product, of g with the transposed lists.                    */
+   Outputs of a group keep the same columns, so that they share what is loaded: masks of blocks have groups of 4, others
+   mostly of 1. A group's weights lie together, value[k * size + r] for its r-th output.
+   The derivative with respect to the inputs is the same product, of g with the lists the other way round.           */
 
 #ifndef SPARSE_LINEAR_GROUPS
 #define SPARSE_LINEAR_GROUPS
 #define MOST_ROWS 4           /* outputs of a group */
 #define MOST_VECTORS 4        /* of the batch in a tile */
-#define FEW_PRODUCTS (1 << 18) /* one thread has done this much before another is awake */
+#define FEW_PRODUCTS (1 << 18) /* which one thread has done before another is awake */
 #define OWN_CACHE (512 << 10) /* bytes of a core's own cache that a tile of inputs may take */
 
 typedef struct {
@@ -56,7 +56,7 @@ typedef REAL N(wide) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), m
 #define AT(p) (*(const VEC *)(p))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* Transposes a square of LANES x LANES numbers. */
+/* Turns a square of LANES x LANES numbers. */
 static inline __attribute__((always_inline)) void N(turn)(const REAL *from, int64_t from_pitch, REAL *to, int64_t to_pitch)
 {
 #if defined(__GNUC__) && !defined(__clang__)
@@ -113,7 +113,7 @@ static void N(turn_out)(const REAL *from, int64_t wide, int64_t rows, int64_t co
 static inline __attribute__((always_inline)) void N(group)(const int size, const int vecs, const REAL *restrict x, const int *column,
                                                            const REAL *value, int64_t count, const REAL *bias, REAL *restrict y)
 {
-    /* A sum must wait for its last addition; so a small tile has several sums, which weights are added to in turn. */
+    /* One sum waits for its last addition; so a small tile has several, that weights are added to in turn. */
     const int tile = size * vecs, turns = tile < 4 ? 4 : 1;
     VEC sum[MOST_ROWS * MOST_VECTORS];
     UNROLL for (int j = 0; j < turns * tile; j++) sum[j] = (j < tile && bias ? bias[j / vecs] : 0) - (VEC){0};
@@ -214,7 +214,7 @@ static inline __attribute__((always_inline)) REAL N(across)(VEC v)
     return sizeof(REAL) == 8 ? sum[0] + sum[1] : (sum[0] + sum[1]) + (sum[2 % (16 / sizeof(REAL))] + sum[3 % (16 / sizeof(REAL))]);
 }
 
-/* The derivatives of `size` outputs and `some` columns share the loads of both. */
+/* The derivatives of `size` outputs and `some` columns share what is loaded of either. */
 static inline __attribute__((always_inline)) void N(linear_dots)(const int size, const int some, const REAL *g, const REAL *x,
                                                                  int64_t wide, const int *column, REAL *sums)
 {

@@ -1,12 +1,12 @@
-/* Dense 3 x 3 convolution with stride 1, channels last, by Winograd's F(4 x 4, 3 x 3): 36 products instead of 144.
+/* Dense 3 x 3 convolution with stride 1, channels last, by Winograd's F(4 x 4, 3 x 3): 36 multiplications for 144.
 
    The result is cut into tiles of 4 x 4. With the 6 x 6 pixels d under a tile, the weights w and B, G, A of the macros
    below,
 
        V = B' d B,   U = G w G',   M = sum over channels of U * V (number by number),   tile = A' M A
 
-   and likewise for derivatives: with respect to the pixels, the same with w rotated by 180 degrees; to the weights, G'
-   (sum over tiles of (A tile A') * V) G. Tiles are processed in blocks, for each of the 36 places by a matrix product:
+   and so for derivatives: by the pixels, the same with w turned round; by the weights, G' (sum over tiles of
+   (A tile A') * V) G. Tiles are worked on in blocks, for each of the 36 places by a product of matrices:
    M (tiles, outputs) = V (tiles, channels) U (channels, outputs), U being kept in panels of two vectors of outputs.
 
    Channels and outputs are multiples of a vector. The result does not depend on the number of threads.               */
@@ -20,7 +20,7 @@
 typedef struct {
     int64_t images, height, width, channels, outputs, pad_y, pad_x, out_height, out_width;
     int64_t down, across; /* tiles of an image */
-    int64_t block;        /* tiles processed together, a multiple of ROWS */
+    int64_t block;        /* tiles worked on together, a multiple of ROWS */
     int64_t threads;
 } Tiles;
 
@@ -307,7 +307,7 @@ static inline void N(products)(const REAL *restrict v, int64_t v_step, const REA
     }
 }
 
-/* The derivative with respect to the weights, with steps as above, given g, that with respect to the result. */
+/* The derivative by the weights, with steps as above, given the derivative g by the result. */
 int N(winograd_by_weight)(const Tiles *s, const REAL *x, const REAL *g, REAL *w, int64_t by_output, int64_t by_channel,
                           int64_t by_place)
 {
