@@ -111,8 +111,8 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
             )
     rule = (
         f"seconds ≈ rounds × (inputs per round × multiply-adds × **{per_product * 1e9:.3f}·10⁻⁹** + draws × weights × "
-        f"**{per_weight * 1e9:.0f}·10⁻⁹**), that is {1e-9 / per_product:.1f}·10⁹ multiply-adds per second for all "
-        f"passes of NTK-SAP together. Points of the fit are off by a factor of {off:.1f} at most: narrow nets are "
+        f"**{per_weight * 1e9:.0f}·10⁻⁹**), which is {1e-9 / per_product:.1f}·10⁹ multiply-adds per second for all "
+        f"passes of NTK-SAP together. The fitted points are off by a factor of {off:.1f} at most: narrow nets are "
         "slower per multiply-add."
     )
     return {"exponents": "\n".join(rows), "rule": rule, "held out": "\n".join(held)}

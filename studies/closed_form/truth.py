@@ -60,13 +60,13 @@ def mlp(activation: nn.Module, norm: bool = False) -> list[nn.Module]:
 NETS: dict[str, list[nn.Module]] = {
     "ReLU, linear layers": mlp(nn.ReLU()),
     "ReLU, convolutions": [*conv(2, 16, False), *conv(16, 16, False), *flat(16 * 36)],
-    "… residual, no ReLU behind the sum": [
+    "… residual, no ReLU after the sum": [
         *conv(2, 16, False),
         Block(16, False, False),
         Block(16, False, False),
         *flat(16 * 36),
     ],
-    "… residual, ReLU behind the sum": [
+    "… residual, ReLU after the sum": [
         *conv(2, 16, False),
         Block(16, False, True),
         Block(16, False, True),

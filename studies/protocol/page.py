@@ -20,12 +20,12 @@ DRAWN = ("synflow", "magnitude")
 """Methods for which the paper has figures only."""
 PAGE = """# The paper's own protocol: ResNet-20 on CIFAR-10 at 98.20 %
 
-The recipe `cifar10-resnet20` as the paper has it (160 epochs, SGD, batches of 128, learning rate 0.1 divided by ten at
-epochs 80 and 120), one thread per run, 2 CPU cores. One run takes about four hours, so there are few of them; each
-names its seed. `python -m studies.protocol.runs DATA RUNS` carries them out one after the other, and resumes after
-whatever stopped it; `python -m studies.protocol.page` writes this page. Settings, metrics, masks and results of every
-finished run are in `docs/results/protocol`, and `ntksap reproduce main-comparison --scale paper --finished
-docs/results/protocol` puts them into the paper's table.
+These runs use the paper's recipe, `cifar10-resnet20` (160 epochs, SGD, batches of 128, learning rate 0.1 divided by ten
+at epochs 80 and 120), with one thread per run on 2 CPU cores. One run takes about four hours, so there are few of them,
+and the table names the seed of each. `python -m studies.protocol.runs DATA RUNS` carries them out one after the other
+and resumes after any interruption; `python -m studies.protocol.page` writes this page. Settings, metrics, masks and
+results of every finished run are in `docs/results/protocol`, and `ntksap reproduce main-comparison --scale paper
+--finished docs/results/protocol` puts them into the paper's table.
 
 {table}
 
@@ -33,17 +33,17 @@ docs/results/protocol` puts them into the paper's table.
 
 ## What agrees with the paper, and what does not
 
-NTK-SAP with seed 0 ends at 76.01 %, and its best epoch (the 132nd) has 76.05 %: 1.6 points below the paper's mean,
-three of its standard deviations. With 76.6 % on the training images the network does not overfit; it cannot fit more.
-What was looked at and is the same in [the published code](https://github.com/YiteWang/NTK-SAP): layers,
-initialisation, augmentation, optimizer, drops of the learning rate, weight decay on every parameter, the number of
-kept weights (0.8¹⁸ of them). Multiply-adds are 2.92 million, the paper has 2.83. That code prints the best epoch,
-ours is the last; here that is worth 0.04 points. One seed cannot say whether chance or a cause is behind the rest;
-seed 1 is on the list.
+NTK-SAP with seed 0 ends at 76.01 %, and its best epoch (the 132nd) has 76.05 %. That is 1.6 points, or three of the
+paper's standard deviations, below the paper's mean. With 76.6 % on the training images, the network does not overfit:
+it cannot fit the data better. We checked that the following are the same in
+[the published code](https://github.com/YiteWang/NTK-SAP): layers, initialisation, augmentation, optimizer, drops of the
+learning rate, weight decay on every parameter, and the number of kept weights (a share of 0.8¹⁸). The masks take 2.92
+million multiply-adds, the paper's 2.83. The published code prints the best epoch, while we report the last, which makes
+a difference of 0.04 points here. With one seed we cannot say whether the rest is chance; seed 1 is planned.
 
 The kernel's condition number (largest eigenvalue ÷ mean of the smallest tenth, 100 test images) grows from 1.8·10⁵ at
 the beginning to 2.6·10⁵, 2.9·10⁵ and 3.2·10⁵ at epochs 40, 80 and 120, and is 3.2·10⁵ at the end (`ntksap reproduce
-spectra-during-training --scale paper --finished docs/results/protocol`): as the paper says, it stays
+spectra-during-training --scale paper --finished docs/results/protocol`). As the paper says, the kernel stays
 well-conditioned.
 """
 

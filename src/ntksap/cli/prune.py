@@ -44,8 +44,7 @@ class PruneArguments:
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
     """Where weight draws come from."""
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
-    """Precision of the scores. auto: the model's own, or bfloat16 where the device is fast at it and the method
-    tolerates it. float64 where float32 overflows."""
+    """Precision of the scores. auto: the model's own, float32 for one in float16; float64 where float32 overflows."""
     device: str = "cpu"
     """cpu, cuda or mps."""
     micro_batch: int | None = None
