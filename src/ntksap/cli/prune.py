@@ -8,7 +8,6 @@ from typing import Any, Literal
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import join_job, new_folder, peak_memory_mib, require_new, write_json
-from ntksap._prune import warn_of_collapse
 from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, say
 from ntksap.cli.diagnose import print_sentences
@@ -17,6 +16,7 @@ from ntksap.cli.overrides import MethodOptions, pick_given
 from ntksap.cli.progress import Display
 from ntksap.cli.tables import print_layers
 from ntksap.data import load
+from ntksap.pruning import warn_of_collapse
 from ntksap.report import densities_figure, write_figure
 from ntksap.runs import Place, make_masks, pruning_for
 

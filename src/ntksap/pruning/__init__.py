@@ -22,6 +22,7 @@ from ntksap.pruning.arguments import (
     checked_whole,
     explain_input_failures,
 )
+from ntksap.pruning.collapse import warn_of_collapse
 from ntksap.pruning.mask_file import write_mask_file
 from ntksap.pruning.masks import Masks, without_followers
 from ntksap.pruning.patterns import CHANNEL, Channel, Pattern, pattern_named
@@ -89,6 +90,7 @@ __all__ = [
     "shared",
     "shuffled",
     "trainer_of",
+    "warn_of_collapse",
     "without_followers",
     "write_mask_file",
 ]
