@@ -1,10 +1,19 @@
 """Which settings of `ntksap.prune` go together, and a sentence for those that do not."""
 
+from collections.abc import Collection
+
 from ntksap._allocate import ALLOCATIONS, Rule
 from ntksap._base import InputError, unknown
 from ntksap.compaction import check_budget
 from ntksap.methods import METHODS, Method
 from ntksap.pruning import CHANNEL, PLACES, Floor, pattern_named, rescale_named
+
+
+def check_options(method: Method, options: Collection[str], keywords: Collection[str]) -> None:
+    """Raise for a keyword that is neither among `prune`'s nor the method's, with the nearest one that is."""
+    for name in options:
+        if name not in method.options:
+            raise unknown(f"keyword of prune with method {method.name!r}", name, [*keywords, *method.options])
 
 
 def check_combination(

@@ -10,20 +10,18 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
-from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown, usable_device
-from ntksap._combinations import check_combination
-from ntksap.compaction import channel_selector
-from ntksap.methods import DEFAULT, METHODS, Method, default_method, explain_failures, method_named, warn_of_bends
-from ntksap.net import Initialiser, Inputs, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
+from ntksap._base import CollapseWarning, InputError, Ranks, sha256_of, usable_device
+from ntksap._combinations import check_combination, check_options
+from ntksap._selector import selector_for
+from ntksap.methods import METHODS, default_method, explain_failures, method_named, warn_of_bends
+from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of
 from ntksap.pruning import (
-    CHANNEL,
     Allocation,
     Data,
     Floor,
     MakeInputs,
     Masks,
     Probe,
-    Selector,
     Train,
     allocation_of,
     check_data,
@@ -34,11 +32,9 @@ from ntksap.pruning import (
     density_of,
     explain_input_failures,
     floor_of,
-    kept_of,
-    pattern_named,
     rescale_named,
-    schedule_named,
     trainer_of,
+    warn_of_collapse,
 )
 
 
@@ -156,7 +152,7 @@ def prune(
         sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
             weights are kept.
         method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them). By default ``"ntk-sap"``, and
-            ``"random-erk-logits"`` for a module with attention, see `method_for`; ``masks.info["method"]`` says which.
+            ``"random-erk-logits"`` for a module with attention, see `default_method`; ``masks.info["method"]`` says which.
         input_shape: the shape of one input without the batch, such as (3, 32, 32).
         inputs: (batch size, generator) → the module's arguments, where one tensor of numbers is not enough.
         data: (inputs, labels) batches for the methods that need them (``ntksap methods`` says which): about ten samples
@@ -218,10 +214,12 @@ def prune(
     floor_of(floor, 1)  # raises
     rounds = None if rounds is None else checked_whole("rounds", rounds, least=1)
     device = None if device is None else usable_device(device)
-    method = method or method_for(model, input_shape, inputs, output, scope=scope, pattern=pattern)
+    method = method or default_method(
+        model, input_shape=input_shape, inputs=inputs, output=output, scope=scope, pattern=pattern
+    )
     chosen = method_named(method)
     density = density_of(sparsity)
-    _check_options(chosen, options)
+    check_options(chosen, options, inspect.signature(prune).parameters.keys() - {"options"})
     if train is not None and not chosen.trains:
         raise InputError(f"{method} does not train the network: omit train")
     how = rescale_named(rescale)
@@ -229,7 +227,7 @@ def prune(
     allocation = chosen.allocation if allocation is None and scope is None else allocation
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
-    resolved = precision_of(model, precision)
+    resolved = resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0)).dtype)
     with torch.inference_mode(False), torch.enable_grad():
         net = Net(
             model,
@@ -260,31 +258,23 @@ def prune(
             exclude=exclude,
             **(more if _is_method(allocation) else {}),
         )
-    shapes = {name: tuple(net.weights[name].shape) for name in net.prunable}
-    when: dict[str, Any] = {
-        "density": density,
-        "rounds": chosen.rounds_at(density) if rounds is None else rounds,
-        "schedule": schedule_named(schedule or chosen.schedule),
-    }
-    if pattern == CHANNEL:
-        if input_shape is None and inputs is None:
-            raise InputError(
-                "pattern='channel' reads the module's graph: pass input_shape=, such as (3, 32, 32), or inputs="
-            )
-        one = _one_input(model, input_shape, inputs)
-        selector: Selector = channel_selector(
-            model, shapes, one, **when, scope=scope or "layer", budget=budget, round_to=round_to
-        )
-    else:
-        selector = Selector(
-            **when,
-            views=weight_views(shapes, unwrap(model)),
-            scope=scope or chosen.scope,
-            floor=floor,
-            allocation=None if allocation is None else _fits(allocation, net, density),
-            pattern=None if pattern is None else pattern_named(pattern),  # type: ignore[arg-type]  # not of channels
-            degree_decay=degree_decay,
-        )
+    selector = selector_for(
+        model,
+        net,
+        chosen,
+        density,
+        rounds=rounds,
+        schedule=schedule,
+        scope=scope,
+        floor=floor,
+        allocation=allocation,
+        pattern=pattern,
+        budget=budget,
+        round_to=round_to,
+        degree_decay=degree_decay,
+        input_shape=input_shape,
+        inputs=inputs,
+    )
     if allocation is not None and places != "score":  # nothing is left for scores to decide
         states = iter([Masks(selector.placed(places, seed), {"round": 1, "rounds": 1})])
     else:
@@ -316,77 +306,6 @@ def prune(
     assert masks is not None  # there is at least one round
     warn_of_collapse(masks, strict=strict)
     return masks
-
-
-def method_for(
-    model: nn.Module,
-    input_shape: Sequence[int] | None = None,
-    inputs: MakeInputs | None = None,
-    output: Callable[[Any], Tensor] | None = None,
-    *,
-    scope: str | None = None,
-    pattern: str | None = None,
-) -> str:
-    """Return the method of a `prune` that names none: see `ntksap.methods.default_method`.
-
-    Where a scope or whole channels say how many weights each layer keeps, that method's allocation has no place, and it
-    is ``ntk-sap`` for every module.
-    """
-    if scope is not None or pattern == CHANNEL or (input_shape is None and inputs is None):
-        return DEFAULT
-    try:
-        one = _one_input(model, input_shape, inputs)
-    except Exception:  # pruning itself explains what is wrong with the inputs
-        return DEFAULT
-    return default_method(model, one, output)
-
-
-def precision_of(model: nn.Module, precision: str = "auto") -> str:
-    """Return the precision that ``precision`` means for this model."""
-    check_module(model)
-    return resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0)).dtype)
-
-
-def warn_of_collapse(masks: Masks, *, strict: bool = False) -> None:
-    """Warn of layers with nothing left; `CollapseError` if ``strict``."""
-    if not masks.collapsed:
-        return
-    text = (
-        f"nothing is left of {', '.join(masks.collapsed)}: no signal passes through these layers. Lower the sparsity, "
-        "keep some weights in each layer (floor=), or do not let one ranking decide for all of them (allocation='erk', "
-        "for transformers 'erk-logits')"
-    )
-    if strict:
-        raise CollapseError(text)
-    warnings.warn(text, CollapseWarning, stacklevel=3)
-
-
-def _check_options(method: Method, options: dict[str, Any]) -> None:
-    """Raise for a keyword that neither `prune` nor the method has, with the nearest one that they do have."""
-    keywords = inspect.signature(prune).parameters.keys() - {"options"}
-    for name in options:
-        if name not in method.options:
-            raise unknown(f"keyword of prune with method {method.name!r}", name, [*keywords, *method.options])
-
-
-def _fits(allocation: Allocation, net: Net, density: float) -> Allocation:
-    """Return the allocation if it is for this net and this density, else raise."""
-    shapes = {name: tuple(net.weights[name].shape) for name in net.prunable}
-    if allocation.shapes != shapes:
-        raise InputError("the allocation is for another model or other prunable layers: call allocate() for this one")
-    if allocation.kept != (kept := kept_of(density, allocation.total)):
-        raise InputError(
-            f"the allocation keeps {allocation.kept} weights, a sparsity of {1 - density:g} keeps {kept}: pass "
-            f"sparsity={allocation.sparsity:.6g}, or allocate() for the sparsity you want"
-        )
-    return allocation
-
-
-def _one_input(model: nn.Module, input_shape: Sequence[int] | None, inputs: MakeInputs | None) -> Inputs:
-    """Return one input for the module, on its device."""
-    first = next(iter(unwrap(model).parameters()), torch.empty(0))
-    shape = None if input_shape is None else tuple(input_shape)
-    return Probe(input_shape=shape, make_inputs=inputs, dtype=first.dtype, device=first.device).noise(0, batch=1)
 
 
 def _is_method(rule: Rule) -> bool:

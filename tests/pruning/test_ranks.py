@@ -8,7 +8,7 @@ from ntksap._base.tree_sum import Tree, layout
 from tests.processes.jobs import spawn
 from tests.processes.work import hashes, summed
 
-METHODS = ["magnitude", "synflow", "snip", "iterative-snip", "grasp", "ntk-sap", "hutchinson", "dpai"]
+METHODS = ["magnitude", "synflow", "snip", "iterative-snip", "grasp", "ntk-sap", "hutchinson", "dpai", "phew", "imp"]
 SETTINGS = {
     "ntk-sap": {"draws": 5, "batch": 7, "perturbations": 2},
     "hutchinson": {"probes": 3},

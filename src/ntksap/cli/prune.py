@@ -8,7 +8,6 @@ from typing import Any, Literal
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import join_job, new_folder, peak_memory_mib, require_new, write_json
-from ntksap._prune import method_for, warn_of_collapse
 from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, say
 from ntksap.cli.diagnose import print_sentences
@@ -17,6 +16,8 @@ from ntksap.cli.overrides import MethodOptions, pick_given
 from ntksap.cli.progress import Display
 from ntksap.cli.tables import print_layers
 from ntksap.data import load
+from ntksap.methods import default_method
+from ntksap.pruning import warn_of_collapse
 from ntksap.report import densities_figure, write_figure
 from ntksap.runs import Place, make_masks, pruning_for
 
@@ -82,7 +83,9 @@ def run_prune(
         require_new(out)
     data = load(how.data, how.data_dir) if how.data else None
     built = model.build(data)
-    chosen = how.method or method_for(built.module, built.shape, built.inputs, scope=how.scope, pattern=keep.pattern)
+    chosen = how.method or default_method(
+        built.module, input_shape=built.shape, inputs=built.inputs, scope=how.scope, pattern=keep.pattern
+    )
     settings = pruning_for(
         method=chosen,
         sparsity=how.sparsity,

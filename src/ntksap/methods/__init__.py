@@ -1,6 +1,6 @@
 """The methods: one file each, one line each in this table."""
 
-from ntksap.methods.default import DEFAULT, default_method
+from ntksap.methods.default import default_method
 from ntksap.methods.dpai import dpai
 from ntksap.methods.grasp import grasp
 from ntksap.methods.homogeneity import warn_of_bends
@@ -22,7 +22,6 @@ from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 
 __all__ = [
-    "DEFAULT",
     "METHODS",
     "Method",
     "Need",

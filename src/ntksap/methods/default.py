@@ -1,27 +1,38 @@
 """The method for whoever names none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from ntksap._base import InputError
-from ntksap.net import Inputs, has_attention
+from ntksap.net import has_attention
+from ntksap.pruning import CHANNEL, MakeInputs, one_input
 
 DEFAULT = "ntk-sap"
 FOR_ATTENTION = "random-erk-logits"
 
 
 def default_method(
-    module: nn.Module, inputs: Inputs | None = None, output: Callable[[Any], Tensor] | None = None
+    module: nn.Module,
+    *,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    scope: str | None = None,
+    pattern: str | None = None,
 ) -> str:
-    """Return the method to use: ``ntk-sap``, but for a module with attention ``random-erk-logits``.
+    """Return the method of a `prune` that names none: ``ntk-sap``, but for a module with attention
+    ``random-erk-logits``.
 
-    Methods that rank all weights together starve queries and keys, which see next to no gradient before training, and
-    do worse there than a random mask; docs/allocation.md has the numbers. Where the module cannot be evaluated without
-    values, or ``inputs`` is None, nobody knows, and it is ``ntk-sap``.
+    Methods that rank all weights together starve queries and keys, of which the kernel, the gradient and the paths see
+    next to nothing before training, and do worse there than a random mask; docs/allocation.md has the numbers.
+
+    Where a scope or whole channels decide how many weights each layer keeps, an allocation has no place; without inputs,
+    or where the module cannot be evaluated without values, nobody knows: it is then ``ntk-sap``.
     """
+    if scope is not None or pattern == CHANNEL or (input_shape is None and inputs is None):
+        return DEFAULT
     try:
-        return FOR_ATTENTION if inputs is not None and has_attention(module, inputs, output) else DEFAULT
-    except InputError:
+        return FOR_ATTENTION if has_attention(module, one_input(module, input_shape, inputs), output) else DEFAULT
+    except Exception:  # pruning itself explains what is wrong with the module or its inputs
         return DEFAULT

@@ -22,11 +22,12 @@ from ntksap.pruning.arguments import (
     checked_whole,
     explain_input_failures,
 )
+from ntksap.pruning.collapse import warn_of_collapse
 from ntksap.pruning.mask_file import write_mask_file
 from ntksap.pruning.masks import Masks, without_followers
 from ntksap.pruning.patterns import CHANNEL, Channel, Pattern, pattern_named
 from ntksap.pruning.places import PLACES
-from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe
+from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe, one_input
 from ntksap.pruning.regrowth import Regrow, Regrowth, check_regrows, moved
 from ntksap.pruning.rescale import Rescale, rescale_named
 from ntksap.pruning.rounds import Pruner, Score, first_round, prune_rounds
@@ -80,6 +81,7 @@ __all__ = [
     "load_sparse",
     "moved",
     "named_counts",
+    "one_input",
     "pattern_named",
     "prune_rounds",
     "rescale_named",
@@ -89,6 +91,7 @@ __all__ = [
     "shared",
     "shuffled",
     "trainer_of",
+    "warn_of_collapse",
     "without_followers",
     "write_mask_file",
 ]

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntksap._base import ALONE, InputError, Ranks, generator_of
-from ntksap.net import Inputs, Net, map_tensors
+from ntksap.net import Inputs, Net, map_tensors, unwrap
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.micro_batches import MicroBatches
 from ntksap.pruning.trainer import Trainer
@@ -173,6 +173,13 @@ class Probe:
                 "(batch size, generator) -> arguments"
             )
         return self.input_shape
+
+
+def one_input(module: nn.Module, input_shape: Sequence[int] | None, make_inputs: MakeInputs | None) -> Inputs:
+    """Return one input for a module, in its dtype and on its device."""
+    first = next(iter(unwrap(module).parameters()), torch.empty(0))
+    shape = None if input_shape is None else tuple(input_shape)
+    return Probe(input_shape=shape, make_inputs=make_inputs, dtype=first.dtype, device=first.device).noise(0, batch=1)
 
 
 def _epoch_of(data: Data, index: int) -> Iterable[Batch]:
