@@ -18,8 +18,8 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results" / "benchmarks.json"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which; all by default: {', '.join(JOBS)}")
-    parser.add_argument("--repeats", type=int, help="how often each side runs, in place of the job's own number")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which jobs; all by default: {', '.join(JOBS)}")
+    parser.add_argument("--repeats", type=int, help="how often each side runs, instead of the job's own number")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file; results of other jobs stay in it")
     parser.add_argument("--memory-of", choices=SIDES, help="run this side of one job and print its peak memory in MiB")
     given = parser.parse_args()
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def table(found: dict[str, Any]) -> Table:
-    """Return the results as a table: least and median seconds, ratio of the least, peak memory over imports."""
+    """Return the results as a table: least and median seconds, ratio of the least, peak memory above imports."""
     shown = Table("job", "target", "textbook s", "product s", "ratio", "textbook MiB", "product MiB", "agreement")
     for result in found.values():
         shown.add_row(result["title"], result["target"], *cells(result))

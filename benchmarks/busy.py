@@ -1,8 +1,8 @@
 """``python -m benchmarks.busy [JOB …]``: each job alone and beside a process that keeps one core busy.
 
 A job runs in a process of its own with two threads, as a command starts it (threads that wait for work soon sleep) and
-as a plain Python program would (they spin for a while). The four conditions take turns. Wanted: beside a busy core at
-most 2.2 times the time alone, and alone not more than 5 % above the spinning threads.
+as a plain Python program would (they spin for a while). The four conditions take turns. The targets: at most 2.2 times
+the time alone when beside a busy core, and alone no more than 5 % slower than with spinning threads.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def summary(found: dict[str, list[float]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.busy", description=__doc__)
     jobs = [*PRUNING, "diagnose", "train"]
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which; all by default: {', '.join(jobs)}")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which jobs; all by default: {', '.join(jobs)}")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2, help="how often the conditions take turns")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Times textbook and product of a job in turn, in one process, and their peak memory in a process each."""
+"""Measures both versions of a job, textbook and product: times in turn in one process, peak memory in one each."""
 
 import gc
 import json
@@ -24,9 +24,9 @@ class Job:
     """One row of the table.
 
     Args:
-        name: what ``JOB=`` names.
+        name: the name for ``JOB=``.
         title: the row of the table.
-        target: what the product is to reach against the textbook version in the same run.
+        target: what the product should reach against the textbook version in the same run.
         textbook, product: do the whole job once and return its result; textbook is None where it cannot run at all.
         agreement: (textbook's result, product's result) → numbers that say how well both agree.
         repeats: how often each side runs; the two take turns.
@@ -53,7 +53,7 @@ def measure(job: Job, repeats: int | None = None, note: Callable[[str], object] 
     seconds: dict[str, list[float]] = {side: [] for side in job.sides}
     results: dict[str, object] = {}
     for repeat in range(repeats):
-        for side in job.sides if repeat % 2 == 0 else reversed(job.sides):  # neither is always the first
+        for side in job.sides if repeat % 2 == 0 else reversed(job.sides):  # so that neither is always first
             note(f"{side}, {repeat + 1} of {repeats}")
             gc.collect()
             start = time.perf_counter()

@@ -12,7 +12,7 @@ BEGIN, END = "<!-- table: python -m benchmarks.page -->", "<!-- end of table -->
 
 
 def figure(found: dict[str, Any]) -> Figure:
-    """Return one bar per job: how many times the product is as fast as the textbook version."""
+    """Return one bar per job: how many times as fast as the textbook version the product is."""
     drawn = Figure(figsize=(11, 1.2 + 0.4 * len(found)), layout="constrained")
     axes = drawn.add_subplot()
     bars = axes.barh([result["title"] for result in found.values()], [result["ratio"] for result in found.values()])

@@ -1,8 +1,8 @@
 """``python -m benchmarks.sparse [JOB …]``: pruned models with torch's kernels and inside `sparse_kernels`, in turn.
 
-Both sides run in one process, one after the other, so that whatever else the machine does meets both. Of one thread the
-seconds are those that the processor gave to it, of two those of the clock; the least of all repeats counts. What the
-layers choose is measured before, in this process, and not remembered from earlier ones.
+Both sides run in one process, one after the other, so that whatever else the machine does affects both. With one thread
+the seconds are processor time, with two they are wall-clock time; the least of all repeats counts. What the layers
+choose is measured beforehand, in this process, and not remembered from earlier ones.
 """
 
 import os
@@ -125,7 +125,7 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse", description=__doc__)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which; all by default: {', '.join(JOBS)}")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which jobs; all by default: {', '.join(JOBS)}")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file")

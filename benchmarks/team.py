@@ -1,4 +1,4 @@
-"""Processes of one thread each that stay and do the same job again and again, so that starting them is not timed."""
+"""Processes with one thread each that stay alive and repeat the same job, so that starting them is not timed."""
 
 import os
 import pickle
@@ -42,7 +42,7 @@ def _member() -> None:
     import torch.distributed as dist
 
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the job prints is no answer
+    os.dup2(2, 1)  # what the job prints is not its answer
     group = None
     if int(os.environ["WORLD_SIZE"]) > 1:
         dist.init_process_group("gloo")

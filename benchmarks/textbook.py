@@ -1,7 +1,7 @@
 """Pruning the textbook way, as the published code of these methods does it: oracle and baseline of the benchmarks.
 
-Layers that multiply their weight by a mask in every forward pass, derivatives with respect to the mask, a pass of its
-own for the BatchNorm statistics, eager float32, NCHW. Nothing of the product's engine is used but its dice and its
+Layers that multiply their weight by a mask in every forward pass, derivatives with respect to the mask, a separate pass
+for the BatchNorm statistics, eager float32, NCHW. Nothing of the product's engine is used except its generators and its
 initialiser, so that both sides see the same draws and can be compared weight by weight.
 """
 
@@ -91,7 +91,7 @@ def ntk_sap(
 
 
 def set_statistics(model: nn.Module, inputs: Tensor) -> None:
-    """Fill the BatchNorm buffers with the statistics of this one batch, by one pass in train mode."""
+    """Fill the BatchNorm buffers with the statistics of this one batch, from one pass in train mode."""
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.reset_running_stats()
@@ -134,7 +134,7 @@ def grasp(
 
 
 def synflow(model: nn.Module, layers: list[nn.Module], t: int, shape: tuple[int, ...]) -> list[Tensor]:
-    """|θ| ⊙ ∂R/∂|θ| with R = Σ f(1; |θ|⊙m): parameters made positive, one pass each way, signs put back."""
+    """|θ| ⊙ ∂R/∂|θ| with R = Σ f(1; |θ|⊙m): parameters made positive, one pass each way, signs restored."""
     model.eval()
     state = {name: value for name, value in model.named_parameters() if not name.endswith(".mask")}
     signs = {name: value.detach().sign() for name, value in state.items()}

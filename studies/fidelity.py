@@ -1,9 +1,9 @@
 """``python -m studies.fidelity``: do fast masks allocate like textbook masks? NTK-SAP on ResNet-20.
 
-For each seed both sides prune, and a third time the textbook with another seed shows how far chance alone goes. Masks
-are kept in a folder, so that an interrupted run resumes where it was. Compared over the seeds: the mean density of each
-layer, inference multiply-adds, and the distance between the spectra of the neural tangent kernel. With ``--train``, the
-masks of both sides are trained on CIFAR-10 instead, and their test accuracies compared.
+For each seed both sides prune, and the textbook prunes once more with another seed, to show the effect of chance alone.
+Masks are kept in a folder, so that an interrupted run resumes where it stopped. Compared over the seeds: the mean
+density of each layer, inference multiply-adds, and the distance between the spectra of the neural tangent kernel. With
+``--train``, the masks of both sides are trained on CIFAR-10 instead, and their test accuracies compared.
 """
 
 import argparse
@@ -23,15 +23,16 @@ from ntksap._base.files import write_json
 from ntksap._base.seeds import generator_of
 from ntksap.data import load
 from ntksap.data.base import Dataset
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import load_recipe
+from ntksap.training.state import TrainState
 
 CHANCE = 1000
 """Added to the seed of the textbook's second run."""
 
 
 def mask_of(side: str, seed: int, rounds: int, sparsity: float, folder: Path) -> Masks:
-    """Return the masks of one side and seed: read, else computed and written."""
+    """Return the masks of one side and seed: read them, else compute and write them."""
     file = folder / f"{side}-{sparsity}-T{rounds}-seed{seed}.safetensors"
     if not file.exists():
         model = models.build("resnet20", seed=seed)
@@ -54,7 +55,7 @@ def multiply_adds(side: list[Masks]) -> list[int]:
 
 
 def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
-    """Return how far two sets of masks, one per seed, are apart."""
+    """Return how far apart two sets of masks, one per seed, are."""
     layers = {}
     for name in first[0]:
         mine, theirs = (fmean(int(masks[name].sum()) for masks in side) for side in (first, second))
@@ -76,7 +77,7 @@ def compare(first: list[Masks], second: list[Masks]) -> dict[str, float]:
 
 
 def accuracy_of(side: str, seed: int, masks: Masks, epochs: int, data: Dataset, file: Path) -> float:
-    """Return the test accuracy of the network after a short training under these masks: read, else computed."""
+    """Return the test accuracy of the network after a short training under these masks: read it, else compute it."""
     if not file.exists():
         recipe = dataclasses.replace(load_recipe("quick"), epochs=epochs)
         state = TrainState(models.build("resnet20", seed=seed), recipe, masks=masks, seed=seed)

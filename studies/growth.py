@@ -35,7 +35,7 @@ GRID: dict[str, dict[str, list[int]]] = {
     "ntk": {"width": [8, 16, 32], "depth": [8, 14, 20, 32], "inputs": [5, 10, 20, 40]},
     "selection": {"weights": [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000]},
 }
-"""job → what is varied → its values; all else is as in `BASE`."""
+"""job → what is varied → its values; everything else is as in `BASE`."""
 
 HELD_OUT = {"vgg16-bn": ((3, 32, 32), 25), "resnet18": ((3, 64, 64), 25)}
 """Models that no constant is fitted to: input shape and inputs of one NTK-SAP round."""

@@ -34,7 +34,7 @@ def curves(found: dict[str, Any]) -> dict[tuple[str, str], Curve]:
 
 
 def exponent(curve: Curve, column: int) -> float:
-    """Return b of y = a·x^b, by least squares of the logarithms."""
+    """Return b of y = a·x^b, by least squares on the logarithms."""
     x = [math.log(point[0]) for point in curve]
     y = [math.log(point[column]) for point in curve]
     return statistics.linear_regression(x, y).slope
@@ -43,7 +43,7 @@ def exponent(curve: Curve, column: int) -> float:
 def constants(found: dict[str, Any]) -> tuple[float, float, float]:
     """Return a and b of seconds ≈ a·(multiply-adds of all inputs) + b·(weights of all draws), and the error.
 
-    By least squares of the relative errors; the last is the largest factor between a point and the rule.
+    By least squares on the relative errors; the last is the largest factor between a point and the rule.
     """
     points = [one for one in found.values() if one["job"] == "ntk-sap" and one["along"] != "held out"]
     relative = np.array([_work(one) for one in points]) / [[one["seconds"]] for one in points]

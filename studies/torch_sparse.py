@@ -1,6 +1,6 @@
-"""``python -m studies.torch_sparse``: a pruned linear layer by torch's CSR and BSR matrices, and by the kernels here.
+"""``python -m studies.torch_sparse``: a pruned linear layer with torch's CSR and BSR matrices, and with our kernels.
 
-In turn in one process, one thread; the least of the milliseconds that the processor gave to it.
+They take turns in one process with one thread; the least processor time counts, in milliseconds.
 """
 
 import time
@@ -17,7 +17,7 @@ REPEATS = 5
 
 
 def ways(weight: Tensor, kept: Tensor, x: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Return x · Wᵀ by several ways; what torch multiplies by lies transposed already where the name says so."""
+    """Return x · Wᵀ in several ways; torch's input is already transposed where the name says so."""
     csr, bsr, turned = weight.to_sparse_csr(), weight.to_sparse_bsr((16, 16)), x.t().contiguous()
     return {
         "dense": lambda: linear(x, weight),
@@ -29,7 +29,7 @@ def ways(weight: Tensor, kept: Tensor, x: Tensor) -> dict[str, Callable[[], Tens
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # torch's, that CSR is beta
+    warnings.simplefilter("ignore")  # torch warns that CSR is beta
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shape = (4096, 1024)

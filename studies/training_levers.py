@@ -1,8 +1,8 @@
 """``python -m studies.training_levers``: CPU seconds of one training step of ResNet-20 under each lever.
 
-One thread, batch 128, float32. The levers take turns; the least of some steps counts. Compilation comes before. Own
-kernels are dense ones, with channels last, or touch the kept weights only, with channels first: masks of
-`ntk-sap-analytic` at three sparsities.
+One thread, batch 128, float32. The levers take turns; the least of several steps counts. Compilation happens
+beforehand. Our kernels are dense ones, with channels last, or touch the kept weights only, with channels first: masks
+of `ntk-sap-analytic` at three sparsities.
 """
 
 import copy

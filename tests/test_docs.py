@@ -57,7 +57,7 @@ def test_a_block_runs_by_itself(code, tmp_path, monkeypatch, registry):
     with warnings.catch_warnings():
         if packages:
             warnings.simplefilter("ignore")  # theirs to mend
-        exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+        exec(compile(code, "block", "exec"), {"__name__": "__main__"})  # what it raises fails the test
 
 
 @pytest.mark.slow
@@ -66,8 +66,11 @@ def test_a_notebook_runs(path, tmp_path):
     nbclient = pytest.importorskip("nbclient", reason="needs the extra `docs`")
     nbformat = pytest.importorskip("nbformat", reason="needs the extra `docs`")
     notebook = nbformat.read(path, as_version=4)
-    foreign("\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"))
-    nbclient.NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source]
+    foreign("\n".join(cell.source for cell in cells))
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()  # in place
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]  # tagged as such
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -39,7 +39,7 @@ def failure(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize("name", ["trap:factory", "trap:nothing", "os:getcwd", ":", "trap:factory:more"])
 def test_code_that_a_mask_file_names_is_not_touched(place, capsys, name):
     message = failure(capsys, "diagnose", saved(place / "masks", model=name), "--no-kernel")
-    assert f"says that its model is '{name}', which is not one of the table" in message
+    assert f"says that its model is '{name}', which is not in the table" in message
     assert "If it is your own, and you trust it, add --model" in message
     assert {path.name for path in place.iterdir()} == {"trap.py", "masks"}
 
@@ -62,9 +62,9 @@ def test_the_users_own_model_is_still_called(place, capsys):
 @pytest.mark.parametrize(
     ("info", "message"),
     [
-        ({"model": 3}, "its model is '3', which is not one of the table. Say which it is: --model NAME"),
-        ({"model": ["resnet20"]}, "not one of the table"),
-        ({"model": "x" * 300}, "not one of the table"),
+        ({"model": 3}, "its model is '3', which is not in the table. Say which it is: --model NAME"),
+        ({"model": ["resnet20"]}, "which is not in the table"),
+        ({"model": "x" * 300}, "which is not in the table"),
         ({"classes": 10**12}, "no usable number of classes"),
         ({"classes": "ten"}, "no usable number of classes"),
         ({"classes": 99}, "these masks are for another model"),

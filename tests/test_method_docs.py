@@ -13,6 +13,7 @@ SHARED = {
     "force": "snip",
     "ntk-sap-s": "ntk-sap",
     "random-erk": "random",
+    "random-erk-logits": "random",
     "magnitude-erk": "magnitude",
 }
 

@@ -1,4 +1,4 @@
-"""The same job in one process and in two, each of one thread."""
+"""The same job in one process and in two, with one thread each."""
 
 from typing import Any
 
@@ -9,8 +9,9 @@ from benchmarks.harness import Job
 from benchmarks.team import Team
 from ntksap.data.base import Dataset
 from ntksap.data.memory import MemorySplit
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe
+from ntksap.training.state import TrainState
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 

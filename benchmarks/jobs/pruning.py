@@ -109,7 +109,7 @@ def resnet50_memory() -> Job:
         return ntk_sap(net, masks, probe, draws=1, batch=batch)
 
     def whole_against_slices(_textbook: None, _product: object) -> dict[str, float]:
-        # In float64: float32 scores of whole batches, too, are some 1 % from float64 ones, as differences cancel.
+        # In float64: even for whole batches, float32 scores are about 1 % off the float64 ones, as differences cancel.
         whole, cut = (scores(2, micro_batch, torch.float64) for micro_batch in (2, 1))
         gaps = [float((cut[name] - whole[name]).norm() / whole[name].norm()) for name in whole]
         return {"largest_gap_between_2_inputs_whole_and_one_by_one": max(gaps)}

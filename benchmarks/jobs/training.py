@@ -11,17 +11,18 @@ import ntksap
 from benchmarks.harness import Job
 from ntksap.data.base import Dataset, batch_order
 from ntksap.data.memory import MemorySplit
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe
+from ntksap.training.state import TrainState
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 STEPS, BATCH, LR, MOMENTUM, DECAY = 6, 128, 0.05, 0.9, 1e-4
 
 
 class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Images one by one as a plain script has them: PIL, crop with padding 4, mirror, to tensor, normalise.
+    """Images one by one as in a plain script: PIL, crop with padding 4, mirror, to tensor, normalise.
 
-    Crops, flips and their order come from the product's dice, so that both sides train on the same pixels.
+    Crops, flips and their order come from the product's generators, so that both sides train on the same pixels.
     """
 
     def __init__(self, split: MemorySplit, seed: int) -> None:
@@ -66,7 +67,7 @@ def textbook(model: nn.Module, masks: dict[str, Tensor], split: MemorySplit) -> 
 def product(model: nn.Module, masks: dict[str, Tensor], split: MemorySplit) -> list[float]:
     recipe = Recipe(epochs=1, batch=BATCH, lr=LR, momentum=MOMENTUM, weight_decay=DECAY, channels_last=True)
     state = TrainState(copy.deepcopy(model), recipe, masks=ntksap.Masks(masks))
-    one = MemorySplit(split.images[:1], split.labels[:1], mean=MEAN, std=STD, pad=4, flip=True)  # so little to test on
+    one = MemorySplit(split.images[:1], split.labels[:1], mean=MEAN, std=STD, pad=4, flip=True)  # little to test on
     (record,) = train(state, Dataset("noise", 10, (3, 32, 32), split, one))
     return [record.train_loss]
 
@@ -91,7 +92,7 @@ def train_resnet20() -> Job:
 
 
 def infer_resnet20() -> Job:
-    """Not a target, but what a pruned network is for: torch's dense kernels against those of kept weights."""
+    """Not a target, but what a pruned network is for: torch's dense kernels against those for kept weights."""
     images = torch.randn(128, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     model = ntksap.models.build("resnet20", input_shape=(3, 32, 32), seed=0).eval()
     masks = ntksap.prune(model, 0.982, "ntk-sap-analytic", input_shape=(3, 32, 32))

@@ -51,7 +51,7 @@ ALLOCATIONS: dict[str, str] = {
     "erk-logits": "erk, with the square root of the density in layers that make logits: queries, keys, the classifier",
     "ntk-sap": "NTK-SAP in closed form, one number per layer",
 }
-"""The rules by name; beside them, the name of any method stands for the counts of its masks."""
+"""The rules by name; apart from these, the name of any method stands for the counts of its masks."""
 
 
 def shapes_of(model: nn.Module, include: Selectors = None, exclude: Selectors = None) -> Shapes:
@@ -78,7 +78,7 @@ def allocation_for(
     include: Selectors = None,
     exclude: Selectors = None,
 ) -> Allocation:
-    """As `ntksap.allocate`, but for the rules that are methods."""
+    """Do what `ntksap.allocate` does, for every rule that is not a method."""
     shapes = shapes_of(model, include, exclude)
     views = weight_views(shapes, unwrap(model))
     layers = {name: view.shape for name, view in apart(views).items()}  # each expert is one

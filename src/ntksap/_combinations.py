@@ -62,7 +62,7 @@ def _check_channels(
             "once (pattern='channel'): omit it"
         )
     if floor:
-        raise InputError("floor counts weights of a layer; of channels at least one stays everywhere: omit it")
+        raise InputError("floor counts weights of a layer; channels always keep at least one per group: omit it")
     if places == "balanced":
         raise InputError(
             "balanced places and channel contradict each other: one wants the same number in every output, the other "
@@ -70,6 +70,6 @@ def _check_channels(
         )
     if rescale_named(rescale) == "layer":
         raise InputError(
-            "rescale='layer' takes pruned weights to be spread over a layer's outputs, and channels go as a whole: use "
-            "rescale='unit'"
+            "rescale='layer' assumes that pruned weights are spread over a layer's outputs, and channels go as a "
+            "whole: use rescale='unit'"
         )

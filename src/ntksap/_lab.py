@@ -18,6 +18,6 @@ LAB = {
 
 
 def say_what_is_missing(what: str, error: ModuleNotFoundError) -> str | None:
-    """Return the sentence for a module of the lab that is not there, None if the module is another one."""
+    """Return the sentence to print for a module of the lab that is missing; None if it is any other module."""
     name = (error.name or "").split(".")[0]
     return f"{what} needs {name}: pip install 'ntksap[lab]'" if name in LAB else None

@@ -13,7 +13,7 @@ from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseError, CollapseWarning, InputError, Ranks, sha256_of, unknown, usable_device
 from ntksap._combinations import check_combination
 from ntksap.compaction import channel_selector
-from ntksap.methods import METHODS, Method, explain_failures, method_named, warn_of_bends
+from ntksap.methods import DEFAULT, METHODS, Method, default_method, explain_failures, method_named, warn_of_bends
 from ntksap.net import Initialiser, Inputs, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of, weight_views
 from ntksap.pruning import (
     CHANNEL,
@@ -63,7 +63,7 @@ def allocate(
 ) -> Allocation:
     """Decide how many weights each layer keeps: exactly round((1 − sparsity) · total) in all, for ``allocation=``.
 
-    Weights are not looked at (but by a method as the rule), so the model may be on the meta device.
+    Weights are not looked at (except by a method as the rule), so the model may be on the meta device.
 
     Args:
         model: any ``nn.Module``.
@@ -71,14 +71,14 @@ def allocate(
         rule: a name from `ntksap.ALLOCATIONS`: ``"uniform"``, ``"equal"``, ``"erk"``, ``"erk+"``, ``"erk-logits"`` (for
             transformers), or ``"ntk-sap"``, its closed form with one number per layer. Or a mapping from names or
             patterns (``"*.q_proj.weight"``) to a density (a float) or a number (an int). Or masks or an allocation,
-            whose counts are taken, in proportion if the sparsity is another. Or the name of a method, for the counts of
-            its masks.
-        floor: what each layer keeps at least, as a number or, below 1, as a share; 0 lets layers be empty.
-        block_floor, blocks: what each block keeps at least, and patterns of names that make a block each; by default
+            whose counts are taken, scaled in proportion if the sparsity differs. Or the name of a method, for the
+            counts of its masks.
+        floor: the least that each layer keeps, as a number or, below 1, as a share; 0 lets layers be empty.
+        block_floor, blocks: the least that each block keeps, and patterns of names, one for each block; by default
             the numbered parts of the module, such as ``layers.3``, which are the residual blocks of most networks.
         rest: the rule for the layers that a mapping does not name: ``"uniform"``, ``"equal"`` or ``"erk"``.
-        rescale: the closed form takes kept weights to be rescaled, as `Masks.attach` does on request.
-        rounds: of the closed form, 20 by default, or of the method that is the rule.
+        rescale: the closed form assumes that kept weights are rescaled, as `Masks.attach` does on request.
+        rounds: the rounds of the closed form, 20 by default, or of the method that is the rule.
         input_shape, inputs, output, init: what ``"ntk-sap"`` and ``"erk-logits"`` need to know, as in `prune`.
         include, exclude: what is prunable, see `Net`.
         settings: for a method as the rule, the other keywords of `prune`.
@@ -100,20 +100,20 @@ def allocate(
         if sparsity is None:
             raise InputError(f"the counts of {rule} need a sparsity")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CollapseWarning)  # the floor is for that
+            warnings.simplefilter("ignore", CollapseWarning)  # the floor takes care of that
             masks = prune(model, sparsity, rule, rounds=rounds, **shared, **settings)
         counted = {name: int(mask.sum()) for name, mask in masks.prunable.items()}
         shapes = {name: tuple(mask.shape) for name, mask in masks.prunable.items()}
         return allocation_of(shapes, density_of(sparsity), counted, info={"rule": rule}, **bounds)
     if settings:
-        raise InputError(f"{', '.join(settings)}: only a method as the rule has such settings, not {rule!r}")
+        raise InputError(f"{', '.join(settings)}: only a rule that is a method takes such settings, not {rule!r}")
     return allocation_for(model, sparsity, rule, rest=rest, rescale=rescale, rounds=rounds or 20, **bounds, **shared)
 
 
 def prune(
     model: nn.Module,
     sparsity: float,
-    method: str = "ntk-sap",
+    method: str | None = None,
     *,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
@@ -148,34 +148,35 @@ def prune(
 ) -> Masks:
     """Choose which weights of ``model`` to keep, before training. The model is not changed: see `Masks.attach`.
 
-    The masks are the whole record: ``masks.info`` says how they came about and what the method has to say about its
-    work; a method that also chooses the weights to start from (NTT) leaves them in ``masks.weights``, see
-    `Masks.load_weights`.
+    The masks are the whole record: ``masks.info`` says how they came about and what the method reports; a method that
+    also chooses the weights to start from (NTT) leaves them in ``masks.weights``, see `Masks.load_weights`.
 
     Args:
         model: any ``nn.Module``.
         sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
             weights are kept.
-        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them).
+        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them). By default ``"ntk-sap"``, and
+            ``"random-erk-logits"`` for a module with attention, see `method_for`; ``masks.info["method"]`` says which.
         input_shape: the shape of one input without the batch, such as (3, 32, 32).
-        inputs: (batch size, generator) → the module's arguments, where one tensor of numbers does not do.
-        data: (inputs, labels) batches for the methods that need them (``ntksap methods`` tells): about ten samples of
-            each class, or the whole training set, which is gone through once for each epoch and never held in memory.
+        inputs: (batch size, generator) → the module's arguments, where one tensor of numbers is not enough.
+        data: (inputs, labels) batches for the methods that need them (``ntksap methods`` says which): about ten samples
+            of each class, or the whole training set, which is read once for each epoch and never held in memory.
             A function from the number of an epoch to its batches will also do.
-        train: (module, masks) → something after each epoch: trains the module, to which the masks are attached; for
-            methods that train (``imp``).
+        train: a generator function of (module, masks) that trains the module, to which the masks are attached, and
+            yields after each epoch; for methods that train (``imp``).
         seed: decides every draw; the same seed gives the same masks.
         rounds: how often to score and remove; the method's own by default.
         schedule: the density after each round, ``"exponential"``, ``"linear"`` or ``"one-shot"``; the method's own by
             default.
         scope: rank weights ``"global"`` or within each ``"layer"``; the method's own by default, mostly global.
-        floor: weights that each layer keeps at least, as a number or, below 1, as a share; inside an allocation that is
-            made here at least 1.
+        floor: the least that each layer keeps, as a number of weights or, below 1, as a share; at least 1 in an
+            allocation that is made here.
         allocation: how many weights each layer keeps: what `allocate` returned, or a rule for it. The method then
-            decides within each layer. By default its own allocation or scope does; a scope takes the former's place.
+            decides within each layer. By default the method's own allocation or scope decides; a scope that is passed
+            replaces its allocation.
         places: which weights of a layer are kept, once their number is known: by the method's ``"score"``, at
             ``"random"``, or ``"balanced"``: every output, input and position of a kernel keeps the same number. With an
-            allocation, the latter two score nothing.
+            allocation, the last two compute no scores.
         pattern: ``"N:M"`` (at most N of M consecutive inputs), ``"transposable-2:4"``, ``"block:RxC"`` or ``"fan-in"``
             (the same number in every output). The number of weights is the nearest that it allows. Or ``"channel"``:
             whole channels of the network go, in every layer that writes or reads them, with their biases and norms,
@@ -184,24 +185,24 @@ def prune(
             same share of all groups, or, with the scope ``"global"``, the lowest of all; at least one of each stays.
             ``masks.obeys(pattern)`` checks.
         budget: what the sparsity of ``"channel"`` is a share of: ``"weights"`` or ``"multiply-adds"``. What is left is
-            at most that, and hardly less.
+            at most that, and barely less.
         round_to: with ``"channel"``, each group of coupled channels keeps a multiple of this many, or all.
         degree_decay: c; each score is multiplied by (kept weights that leave its input · those that enter its
-            output)^(−c·log₁₀(1/density)) in each round, which keeps more units alive; WideTopo has 0.2.
-        rescale: the masks are made to be attached with rescaling, see `Masks.attach`, which then does it by itself.
+            output)^(−c·log₁₀(1/density)) in each round, which keeps more units alive; WideTopo uses 0.2.
+        rescale: the masks are made to be attached with rescaling; `Masks.attach` then rescales without being asked.
         init: where weight draws come from: ``"kaiming_normal"``, ``"reset"``, ``"shuffle"``, or a callable on a module.
         output: turns what the module returns into one tensor, see `Net`.
         loss: (output, labels) → summed loss, see `Net`.
         include, exclude: what is prunable, by name, type or callable, see `Net`.
         precision: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float64"``, see `ntksap.net.precision.PRECISIONS`.
         device: where to compute; where the module is by default.
-        micro_batch: inputs that are worked on at a time; by default a whole batch, and less if memory runs out. The
+        micro_batch: inputs that are processed at a time; by default a whole batch, and less if memory runs out. The
             scores are the same. Not for methods that differentiate through the statistics of a batch.
-        invert: keep the lowest scores in place of the highest, to test whether scores matter.
+        invert: keep the lowest scores instead of the highest, to test whether scores matter.
         strict: make it an error, not a warning, when layers are left with nothing.
         on_round: called with the masks after each round (``masks.info["round"]``), for progress or for saving.
         after: masks that ``on_round`` was given earlier, to resume after that round.
-        group: a process group that shares the work, such as ``torch.distributed.group.WORLD``: every process of it
+        group: a process group that shares the work, such as ``torch.distributed.group.WORLD``: every process in it
             makes this call with the same model and arguments, and each gets the masks that one process alone would get.
         options: the options of the method.
 
@@ -217,6 +218,7 @@ def prune(
     floor_of(floor, 1)  # raises
     rounds = None if rounds is None else checked_whole("rounds", rounds, least=1)
     device = None if device is None else usable_device(device)
+    method = method or method_for(model, input_shape, inputs, output, scope=scope, pattern=pattern)
     chosen = method_named(method)
     density = density_of(sparsity)
     _check_options(chosen, options)
@@ -265,6 +267,10 @@ def prune(
         "schedule": schedule_named(schedule or chosen.schedule),
     }
     if pattern == CHANNEL:
+        if input_shape is None and inputs is None:
+            raise InputError(
+                "pattern='channel' reads the module's graph: pass input_shape=, such as (3, 32, 32), or inputs="
+            )
         one = _one_input(model, input_shape, inputs)
         selector: Selector = channel_selector(
             model, shapes, one, **when, scope=scope or "layer", budget=budget, round_to=round_to
@@ -298,7 +304,7 @@ def prune(
         states = explain_input_failures(states, net, probe)
     about = {"method": method, "sparsity": float(sparsity), "seed": seed, "precision": resolved, **selector.facts()}
     about |= {**({} if places == "score" else {"places": places}), **({} if how == "none" else {"rescale": how})}
-    masks = after  # where that was the last round already
+    masks = after  # if that was already the last round
     for masks in states:
         if masks.info["round"] == masks.info["rounds"]:
             if allocation is None and places != "score":
@@ -312,6 +318,29 @@ def prune(
     return masks
 
 
+def method_for(
+    model: nn.Module,
+    input_shape: Sequence[int] | None = None,
+    inputs: MakeInputs | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    *,
+    scope: str | None = None,
+    pattern: str | None = None,
+) -> str:
+    """Return the method of a `prune` that names none: see `ntksap.methods.default_method`.
+
+    Where a scope or whole channels say how many weights each layer keeps, that method's allocation has no place, and it
+    is ``ntk-sap`` for every module.
+    """
+    if scope is not None or pattern == CHANNEL or (input_shape is None and inputs is None):
+        return DEFAULT
+    try:
+        one = _one_input(model, input_shape, inputs)
+    except Exception:  # pruning itself explains what is wrong with the inputs
+        return DEFAULT
+    return default_method(model, one, output)
+
+
 def precision_of(model: nn.Module, precision: str = "auto") -> str:
     """Return the precision that ``precision`` means for this model."""
     check_module(model)
@@ -323,9 +352,9 @@ def warn_of_collapse(masks: Masks, *, strict: bool = False) -> None:
     if not masks.collapsed:
         return
     text = (
-        f"nothing is left of {', '.join(masks.collapsed)}: no signal passes these layers. Lower the sparsity, keep "
-        "some weights in each layer (floor=), or do not let one ranking decide for all of them (allocation='erk', on "
-        "transformers 'erk-logits')"
+        f"nothing is left of {', '.join(masks.collapsed)}: no signal passes through these layers. Lower the sparsity, "
+        "keep some weights in each layer (floor=), or do not let one ranking decide for all of them (allocation='erk', "
+        "for transformers 'erk-logits')"
     )
     if strict:
         raise CollapseError(text)
@@ -344,7 +373,7 @@ def _fits(allocation: Allocation, net: Net, density: float) -> Allocation:
     """Return the allocation if it is for this net and this density, else raise."""
     shapes = {name: tuple(net.weights[name].shape) for name in net.prunable}
     if allocation.shapes != shapes:
-        raise InputError("the allocation is for another model, or for other prunable layers: allocate() for this one")
+        raise InputError("the allocation is for another model or other prunable layers: call allocate() for this one")
     if allocation.kept != (kept := kept_of(density, allocation.total)):
         raise InputError(
             f"the allocation keeps {allocation.kept} weights, a sparsity of {1 - density:g} keeps {kept}: pass "
@@ -354,11 +383,7 @@ def _fits(allocation: Allocation, net: Net, density: float) -> Allocation:
 
 
 def _one_input(model: nn.Module, input_shape: Sequence[int] | None, inputs: MakeInputs | None) -> Inputs:
-    """Return one input for the module, where it is."""
-    if input_shape is None and inputs is None:
-        raise InputError(
-            "pattern='channel' reads the module's graph: pass input_shape=, such as (3, 32, 32), or inputs="
-        )
+    """Return one input for the module, on its device."""
     first = next(iter(unwrap(model).parameters()), torch.empty(0))
     shape = None if input_shape is None else tuple(input_shape)
     return Probe(input_shape=shape, make_inputs=inputs, dtype=first.dtype, device=first.device).noise(0, batch=1)

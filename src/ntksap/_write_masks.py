@@ -30,13 +30,13 @@ def write_masks(
     seed: int = 0,
     rescale: bool | str = False,
 ) -> None:
-    """Write masks that no scores decide, made one after another: memory holds those of the largest layer and no other.
+    """Write masks that need no scores, one layer after another: memory never holds more than one layer's mask.
 
     The bits are those of ``prune(model, sparsity, "random", allocation=allocation, places=places)``, and `Masks.load`
     reads the file. The model may be on the meta device.
 
     Args:
-        path: of the file, a bit for each weight.
+        path: the file to write, with one bit for each weight.
         model: any ``nn.Module``; its weights are not looked at.
         allocation: what `allocate` returned for it.
         places: ``"random"`` or ``"balanced"``, see `prune`.
@@ -58,10 +58,10 @@ def write_masks(
         raise unknown("places", places, _PLACES)
     chosen = None if pattern is None else pattern_named(pattern)
     if isinstance(chosen, Channel):
-        raise InputError("the channels of a network are chosen together, from the whole of it: use prune")
+        raise InputError("the channels of a network are chosen together, across all of its layers: use prune")
     parameters = dict(unwrap(model).named_parameters())
     if any(n not in parameters or parameters[n].shape != shape for n, shape in allocation.shapes.items()):
-        raise InputError("the allocation is for another model: allocate() for this one")
+        raise InputError("the allocation is for another model: call allocate() for this one")
     selector = Selector(
         allocation.density,
         1,

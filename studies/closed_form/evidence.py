@@ -2,7 +2,7 @@
 
     python -m studies.closed_form.evidence runs/closed-form
 
-The commands that make the runs stand on the page. Runs that are not there are left out.
+The commands that make the runs are on the page. Missing runs are left out.
 """
 
 import json
@@ -33,7 +33,7 @@ def collect(folder: Path) -> list[Run]:
 
 
 def spoken(values: list[float], digits: int = 2) -> str:
-    """Mean ± standard deviation, and how many if they are fewer than three."""
+    """Mean ± standard deviation, and how many if there are fewer than three."""
     if not values:
         return ""
     if len(values) < 3:

@@ -3,7 +3,7 @@
     python -m studies.closed_form.measure            # resumes where it stopped; writes measured.json
     python -m studies.closed_form.figures            # draws the figures from it
 
-Minutes on 2 CPU cores; --sampled adds two masks of `ntk-sap` to compare with, some minutes more.
+It takes minutes on 2 CPU cores; --sampled adds two masks of `ntk-sap` to compare with, which takes some minutes more.
 """
 
 import json

@@ -2,8 +2,8 @@
 
     python -m studies.closed_form.truth [draws] [net …]
 
-Per draw: weights from the initialiser, 32 noise inputs, BatchNorm's statistics of these held constant, ‖J(Δ⊙m)‖² for
-one perturbation Δ ~ N(0, 1), whose mean over Δ is the trace.
+Per draw: weights from the initialiser, 32 noise inputs, BatchNorm's statistics for these, held constant, and ‖J(Δ⊙m)‖²
+for one perturbation Δ ~ N(0, 1), whose mean over Δ is the trace.
 """
 
 import math
@@ -21,7 +21,7 @@ INPUTS = 32
 
 
 class Block(nn.Module):
-    """Two convolutions beside the identity; BatchNorm and a ReLU behind the sum where asked for."""
+    """Two convolutions beside the identity; BatchNorm, and a ReLU after the sum, where asked for."""
 
     def __init__(self, channels: int, norm: bool, relu_behind: bool) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def flat(size: int) -> list[nn.Module]:
 
 
 def pooled(channels: int) -> list[nn.Module]:
-    """Return a head behind global average pooling."""
+    """Return a head after global average pooling."""
     return [nn.AdaptiveAvgPool2d(1), *flat(channels)]
 
 

@@ -2,8 +2,8 @@
 
 python studies/gain/speed.py OUT.json
 
-As `ntksap compare --thin` measures it after its runs, but in CPU seconds of the process, which other processes on the
-machine change little.
+It measures what `ntksap compare --thin` measures after its runs, but in CPU seconds of the process, which other
+processes on the machine hardly change.
 """
 
 import json

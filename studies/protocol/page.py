@@ -1,6 +1,6 @@
 """``python -m studies.protocol.page``: write ``docs/results/protocol.md``, its learning curves and its table.
 
-Finished runs come from ``docs/results/protocol/``; those on their way, from ``unfinished/``, as far as they are.
+Finished runs come from ``docs/results/protocol/``; those in progress from ``unfinished/``, as far as they have got.
 """
 
 import json
@@ -17,7 +17,7 @@ from studies.protocol.runs import FINISHED, UNFINISHED
 PAPER = {"ntk-sap": (77.66, 0.50)}
 """Test accuracy after 160 epochs at 98.20 %, from the paper's table 12."""
 DRAWN = ("synflow", "magnitude")
-"""Methods of which the paper has figures only."""
+"""Methods for which the paper has figures only."""
 PAGE = """# The paper's own protocol: ResNet-20 on CIFAR-10 at 98.20 %
 
 These runs use the paper's recipe, `cifar10-resnet20` (160 epochs, SGD, batches of 128, learning rate 0.1 divided by ten
@@ -49,7 +49,7 @@ well-conditioned.
 
 
 class Run(NamedTuple):
-    """A run as far as it is."""
+    """A run as far as it has got."""
 
     settings: Settings
     records: list[dict[str, Any]]
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
         return f"thin ({self.settings.model})" if self.settings.method == "dense" else self.settings.method
 
 

@@ -1,7 +1,7 @@
 """``python -m studies.protocol.runs DATA RUNS [--pack]``: carry out the protocol's runs in turn, with one thread.
 
-The recipe is the paper's (160 epochs). A run that was begun resumes after its last epoch, on another machine too:
-unfinished runs are kept in ``unfinished/``, packed, and are laid out in RUNS first, unless they are there. ``--pack``
+The recipe is the paper's (160 epochs). A run that was begun resumes after its last epoch, even on another machine:
+unfinished runs are kept in ``unfinished/``, packed, and are first unpacked into RUNS, unless they are there. ``--pack``
 puts the present state of RUNS back into the repository and ends: finished runs into ``docs/results/protocol/``, with
 the spectra of their checkpoints, the others into ``unfinished/``. ``python -m studies.protocol.page`` shows them.
 """
@@ -43,7 +43,7 @@ ORDER = [
 
 
 def unpack(runs: Path) -> None:
-    """Lay out the unfinished runs that are not in ``runs``, and the finished ones, which are then not made again."""
+    """Unpack the unfinished runs that are not in ``runs``, and the finished ones, which are then not done again."""
     for packed in [*UNFINISHED.glob("*/"), *FINISHED.glob("*/")]:
         folder = runs / packed.name
         if folder.exists():
@@ -57,7 +57,7 @@ def unpack(runs: Path) -> None:
 
 
 def pack(runs: Path, data: Path) -> None:
-    """Keep finished runs as small files, and of unfinished ones what they need to resume: pruned weights are zeros."""
+    """Keep finished runs as small files, and what unfinished ones need to resume: pruned weights are zeros."""
     shutil.rmtree(UNFINISHED, ignore_errors=True)
     for folder in sorted(path.parent for path in runs.glob("*/metrics.jsonl")):
         done = (folder / "result.json").exists()

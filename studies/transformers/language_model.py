@@ -2,7 +2,7 @@
 
     python studies/transformers/language_model.py --out studies/transformers/results.jsonl
 
-carries out every run of the grid that is not in the results yet, one line of JSON each, on one thread, in about 20 s.
+carries out every run of the grid that is not in the results yet, one line of JSON each, on one thread, about 20 s each.
 `--only TEXT` limits it to runs whose name contains the text; `--list` prints the names, `--table` what was found. Needs
 the extra `transformers`.
 """
@@ -52,7 +52,7 @@ WAYS = {**MAIN, **OTHERS}
 """What is compared: the keywords of `ntksap.prune`. With ``block_share`` every block keeps that share of its budget."""
 
 DENSE = {"dense": {}, "thin": {"width": True}, "shallow": {"depth": True}}
-"""Networks without masks: as it is, and with fewer channels or layers, so that it has as many weights as a pruned one
+"""Networks without masks: the whole one, and ones with fewer channels or layers, with as many weights as a pruned one
 keeps."""
 
 
@@ -185,7 +185,7 @@ def carry_out(run: dict[str, Any], train: Tensor, validation: Tensor) -> dict[st
 
 
 def grid() -> Iterator[dict[str, Any]]:
-    """Yield every run, what decides first."""
+    """Yield every run, the decisive ones first."""
 
     def runs(
         family: str,
@@ -209,6 +209,8 @@ def grid() -> Iterator[dict[str, Any]]:
         yield from runs(family, best)
     for family in ("llama", "gpt2"):
         yield from runs(family, ["uniform"])
+    yield from runs("llama", MAIN, at=[0.9, 0.75], steps=1000)
+    yield from runs("llama", ["dense"], rescale=False, at=[0.0], steps=1000)
     for family in ("llama", "gpt2"):
         yield from runs(family, ["dense"], rescale=False, at=[0.0])
         yield from runs(family, ["thin", "shallow"], rescale=False)

@@ -65,13 +65,16 @@ def place(tmp_path, monkeypatch):
 
 
 class Tally:
-    """Counts files, and how what reads them ended; any other exception than ours would end the test."""
+    """Counts files, and how what reads them ended: in a sentence, which is returned as True, or harmlessly.
+
+    Any other exception than ours would end the test.
+    """
 
     def __init__(self, capsys) -> None:
         self.capsys = capsys
         self.counts: Counter[str] = Counter({"hostile files": 0, "sentences": 0, "harmless": 0})
 
-    def command(self, *arguments: object) -> None:
+    def command(self, *arguments: object) -> bool:
         self.counts["hostile files"] += 1
         status = main([str(argument) for argument in arguments])
         printed = self.capsys.readouterr()
@@ -80,16 +83,18 @@ class Tally:
         assert "\x1b[31m\0" not in printed.err + printed.out
         assert status == 0 or "error:" in printed.err
         self.counts["sentences" if status else "harmless"] += 1
+        return status != 0
 
-    def call(self, function, *arguments: object) -> None:
+    def call(self, function, *arguments: object) -> bool:
         self.counts["hostile files"] += 1
         try:
             function(*arguments)
         except NtksapError as error:
             assert str(error)  # noqa: PT017
             self.counts["sentences"] += 1
-        else:
-            self.counts["harmless"] += 1
+            return True
+        self.counts["harmless"] += 1
+        return False
 
 
 @pytest.fixture
@@ -115,14 +120,14 @@ def test_mask_files(place, tally):
     for header in ("", "[]", "{}", "null", DEEP, '{"masks": 3}', json.dumps(sealed({"masks": {"w": [[2**62], ""]}}))):
         for key in ("ntksap-masks-2", "format"):
             path.write_bytes(save({"masks/w": bits}, {key: header}))
-            tally.command("diagnose", path)
-            tally.command("cost", "--model", "lenet-300-100", "--masks", path)
+            assert tally.command("diagnose", path)
+            assert tally.command("cost", "--model", "lenet-300-100", "--masks", path)
     for masks in ({}, {"w": torch.zeros(0, dtype=torch.bool)}, {"": torch.ones(2, dtype=torch.bool)}):
         Masks(masks).save(path)
-        tally.command("diagnose", path)
+        assert tally.command("diagnose", path)
         tally.command("cost", "--model", "lenet-300-100", "--masks", path)
     path.write_bytes((2**62).to_bytes(8, "little") + b"{}")  # a header of exabytes
-    tally.command("diagnose", path)
+    assert tally.command("diagnose", path)
 
 
 def test_checkpoints(place, tally):
@@ -143,7 +148,7 @@ def test_checkpoints(place, tally):
             write(tensors, {**facts, key: value})
             tally.call(state.load, path)
         write(tensors, value)
-        tally.call(state.load, path)
+        assert tally.call(state.load, path)
     first = next(iter(tensors))
     for name, tensor in (
         ("optimizer", torch.zeros(3)),
@@ -156,11 +161,13 @@ def test_checkpoints(place, tally):
         ("", torch.zeros(2)),
     ):
         write({**tensors, name: tensor}, facts)
-        tally.call(state.load, path)
+        assert tally.call(state.load, path)
     for header in ("", "[]", "{}", "3", DEEP):
         save_file(tensors, path, {checkpoint._FORMAT: header})
-        tally.call(state.load, path)
+        assert tally.call(state.load, path)
     state.load(place / "checkpoint")  # it has survived all that
+    state.save(path)
+    assert path.read_bytes() == (place / "checkpoint").read_bytes()
 
 
 def test_stores_and_results(place, tally):
@@ -182,10 +189,10 @@ def test_stores_and_results(place, tally):
             tally.call(build_report, folder)
     for content in ("[]", "{}", "null", "3", DEEP, '{"sha256": "x"}'):
         path.write_text(content)
-        tally.call(store.fetch, settings.name, place / "more")
+        assert tally.call(store.fetch, settings.name, place / "more")
     (place / "store" / settings.name / "result.json").unlink()
     (place / "store" / settings.name / "result.json").mkdir()
-    tally.call(store.fetch, settings.name, place / "more")
+    assert tally.call(store.fetch, settings.name, place / "more")
 
 
 def toml_of(value: object) -> str:
@@ -214,9 +221,9 @@ def test_recipes(place, tally):
     many = "drop_factor = 1e9\ndrops = [" + ", ".join(map(str, range(1, 100))) + "]\n"
     for text in (many, "x = 1\n", "epochs = 0x" + "F" * 5000, "epochs = " + "9" * 5000, "lr = " + DEEP, "\0", "=", ""):
         path.write_text("epochs = 1\nbatch = 9\nlr = 0.1\n" + text if text == many else text)
-        tally.command(*train, "--out", place / "runs")
+        assert tally.command(*train, "--out", place / "runs")
     path.write_bytes(b"\xff\xfe")
-    tally.command(*train, "--out", place / "runs")
+    assert tally.command(*train, "--out", place / "runs")
 
 
 PLAN = {"title": "t", "where": "table 1", "kind": "inference-flops"}
@@ -267,7 +274,7 @@ def test_plans(place, tally):
         for lacking in PANEL:
             attempt({**PLAN, "kind": kind}, {key: value for key, value in quick.items() if key != lacking})
     path.write_text("panels = " + DEEP)
-    tally.command("reproduce", path, "--out", place / "out")
+    assert tally.command("reproduce", path, "--out", place / "out")
 
 
 def test_settings(place, tally):
@@ -285,4 +292,4 @@ def test_settings(place, tally):
             path.write_text("\n".join(one for one in text if not one.startswith("sha256")))
             tally.call(read_settings, path)
             tally.call(build_report, path.parent)
-            tally.command("spectrum", "--during", path.parent)
+            assert tally.command("spectrum", "--during", path.parent)  # its checkpoint is empty

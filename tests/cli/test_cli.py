@@ -106,7 +106,12 @@ def test_methods(capsys):
     assert methods["ntk-sap"]["options"]["epsilon"]["default"] == 1e-4
     assert (methods["ntt"]["data"], methods["ntt"]["labels"]) == ("training set", False)
     assert [name for name, m in methods.items() if m["returns_weights"]] == ["ntt", "imp"]
-    assert [name for name, m in methods.items() if m["allocation"]] == ["random-erk", "magnitude-erk", "dpai"]
+    assert [name for name, m in methods.items() if m["allocation"]] == [
+        "random-erk",
+        "random-erk-logits",
+        "magnitude-erk",
+        "dpai",
+    ]
 
 
 def test_degree_decay_is_in_the_masks(capsys):
@@ -256,7 +261,7 @@ def test_bad_input(capsys, tmp_path):
     assert "C H W" in failure(capsys, "prune", *TINY, "--input-shape", "3", "4")
     existing = tmp_path / "run"
     existing.mkdir()
-    assert "exists already" in failure(capsys, "prune", *TINY, "--out", str(existing))
+    assert "already exists" in failure(capsys, "prune", *TINY, "--out", str(existing))
     assert os.listdir(tmp_path) == ["run"]
     assert not os.listdir(existing)
 

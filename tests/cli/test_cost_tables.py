@@ -82,4 +82,4 @@ def test_bad_arguments_of_cost(capsys, tmp_path):
     assert "0 ≤ sparsity < 1" in failure(capsys, "cost", "--methods", "random", "--sparsities", "0.5,1")
     assert "makes its own masks" in failure(capsys, "cost", "--methods", "random", "--masks", "some")
     assert "--out is for the tables" in failure(capsys, "cost", "--out", str(tmp_path / "out"))
-    assert "exists already" in failure(capsys, "cost", "--methods", "random", "--out", str(tmp_path))
+    assert "already exists" in failure(capsys, "cost", "--methods", "random", "--out", str(tmp_path))

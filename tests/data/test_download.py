@@ -103,7 +103,8 @@ def test_a_download_is_verified_and_not_repeated(get: Callable[[], Path], server
 @pytest.mark.parametrize("length", ["many", "-5", "1.5", "²", "9" * 5000, "0x10"])
 def test_a_length_that_is_no_number_is_a_sentence(get: Callable[[], Path], server: Server, length: str) -> None:
     server.length = length
-    with pytest.raises(DataError, match=r"could not be fetched: the server says that it sends .* which is no number"):
+    sentence = r"could not be fetched: the server says that it sends .* which is not a number"
+    with pytest.raises(DataError, match=sentence):
         get()
 
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_done_is_said_before_any_work(tmp_path):
         (["--sparsities", "a"], "--sparsities are numbers"),
         (["--inputs", "0"], "--inputs must be at least 1"),
         (["--data", "digits", "--inputs", "1000"], "360 test images"),
-        (["--out", str(tmp_path / "run")], "exists already"),
+        (["--out", str(tmp_path / "run")], "already exists"),
     ]:
         with pytest.raises(ntksap.NtksapError, match=message):
             spectrum(*TINY, *arguments)

@@ -47,9 +47,9 @@ def test_a_loop_that_was_stopped_ends_like_one_that_was_not(tmp_path):
 def test_a_save_checks_and_given_masks_must_be_those_of_the_checkpoint(tmp_path):
     accelerator, model, _ = loop(1, masks=masks_of(network()))
     accelerator.save_state(str(tmp_path / "state"))
-    with pytest.raises(MaskError, match="trained with other masks"):
+    with pytest.raises(MaskError, match="trained with masks other than"):
         loop(1, masks=masks_of(network(), 0.25), folder=tmp_path / "state")
     with torch.no_grad():
         model[0].weight += 1.0
-    with pytest.raises(MaskError, match="not zero any more"):
+    with pytest.raises(MaskError, match="no longer zero"):
         accelerator.save_state(str(tmp_path / "broken"))

@@ -61,7 +61,7 @@ def test_a_training_that_was_stopped_ends_like_one_that_was_not(tmp_path):
 def test_given_masks_must_be_those_of_the_checkpoint(tmp_path):
     model, _ = train(tmp_path, 1, masks=masks_of(network()), part="net")
     assert masks_of(network()).obeyed_by(model.net)
-    with pytest.raises(MaskError, match="trained with other masks"):
+    with pytest.raises(MaskError, match="trained with masks other than"):
         train(tmp_path, 2, resume=True, masks=masks_of(network(), 0.25), part="net")
 
 
@@ -73,5 +73,5 @@ def test_a_save_checks(tmp_path):
             with torch.no_grad():
                 model.net[0].weight += 1.0
 
-    with pytest.raises(MaskError, match="not zero any more"):
+    with pytest.raises(MaskError, match="no longer zero"):
         train(tmp_path, 1, Vandal(), **HOW)

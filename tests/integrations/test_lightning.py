@@ -83,7 +83,7 @@ def test_given_masks_are_attached_and_must_be_those_of_the_checkpoint(tmp_path):
     assert masks.obeyed_by(module.net)
     trainer.save_checkpoint(tmp_path / "one.ckpt")
     others = callback(masks_of(network(), 0.25), part="net")
-    with pytest.raises(MaskError, match="trained with other masks"):
+    with pytest.raises(MaskError, match="trained with masks other than"):
         fit("lightning.pytorch", tmp_path, 2, [others], path=str(tmp_path / "one.ckpt"))
 
 
@@ -97,7 +97,7 @@ def test_no_checkpoint_is_written_once_a_pruned_weight_has_moved(tmp_path, weigh
                 pl_module.net[0].weight += 1.0
 
     writer = lightning.callbacks.ModelCheckpoint(tmp_path / "saved", save_weights_only=weights_alone)
-    with pytest.raises(MaskError, match="not zero any more"):
+    with pytest.raises(MaskError, match="no longer zero"):
         fit("lightning.pytorch", tmp_path, 1, [Vandal(), callback(**HOW), writer])
     assert not list(tmp_path.rglob("*.ckpt"))
 
@@ -129,11 +129,11 @@ def test_fabric_prunes_in_setup_saves_and_resumes(tmp_path):
     pairs = zip(straight["model"].parameters(), resumed["model"].parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert masks.obeyed_by(resumed["model"])
-    with pytest.raises(MaskError, match="trained with other masks"):
+    with pytest.raises(MaskError, match="trained with masks other than"):
         fabric_run(callback(**how), 4, seed=1, state_from=tmp_path / "state")
     with torch.no_grad():
         state["model"].module[0].weight += 1.0
-    with pytest.raises(MaskError, match="not zero any more"):
+    with pytest.raises(MaskError, match="no longer zero"):
         fabric.save(tmp_path / "broken", state)
 
 

@@ -151,7 +151,7 @@ def test_a_pattern_that_allows_less_than_asked_keeps_what_it_allows_and_says_so(
         ("magnitude", {"allocation": "erk", "places": "balanced", "pattern": "transposable-2:4"}, "contradict"),
         ("magnitude", {"places": "balanced", "pattern": "channel"}, "contradict"),
         ("magnitude", {"allocation": "erk", "pattern": "channel"}, "several layers at once"),
-        ("magnitude", {"floor": 2, "pattern": "channel"}, "at least one stays"),
+        ("magnitude", {"floor": 2, "pattern": "channel"}, "always keep at least one per group"),
         ("magnitude", {"rescale": True, "pattern": "channel"}, "use rescale='unit'"),
         ("magnitude", {"budget": "multiply-adds"}, "for whole channels"),
         ("magnitude", {"round_to": 8}, "for whole channels"),

@@ -20,7 +20,7 @@ SMALL = {
     "hutchinson": {"probes": 2},
     "dpai": {"round_steps": 2},
 }
-LOOK_AT_NOTHING = ("random", "random-erk")
+LOOK_AT_NOTHING = ("random", "random-erk", "random-erk-logits")
 NEVER_EVALUATE = (*LOOK_AT_NOTHING, "magnitude", "magnitude-erk", "imp")  # imp trains, by a loop of the user's
 
 pytestmark = [

@@ -61,7 +61,7 @@ def test_an_epoch_is_streamed():
     next(epoch)
     assert alive == [0]
     assert len(list(epoch)) == 5
-    with pytest.raises(ntksap.InputError, match="gone through again"):
+    with pytest.raises(ntksap.InputError, match="iterated over again"):
         list(probe.epoch(1, labelled=True))
 
 

@@ -153,7 +153,7 @@ def test_bad_data_and_options_are_refused():
     case = BY_NAME["no-bias"]
     for options, message in [
         ({"data": case.batches(1, size=1)}, "at least two inputs"),
-        ({"data": iter(case.batches(3)), "rounds": 2}, "gone through again"),
+        ({"data": iter(case.batches(3)), "rounds": 2}, "iterated over again"),
         ({"data": case.batches(), "refresh": 0}, "refresh and projections at least 1"),
         ({"data": case.batches(), "prune_lr": -1.0}, "prune_lr above 0"),
     ]:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from ntksap import InputError
-from ntksap.net import Net, logit_layers
+from ntksap.net import Net, has_attention, logit_layers
 from ntksap.pruning import Probe
 from tests.cases import CASES
 
@@ -71,3 +71,28 @@ def test_a_module_that_looks_at_values_is_refused_with_the_remedy():
 
     with pytest.raises(InputError, match="use the allocation 'erk'"):
         logit_layers(Odd(4, 4), torch.ones(1, 4))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_is_seen_whether_torch_fuses_it_or_not(fused):
+    assert has_attention(Attention(fused), torch.zeros(1, 5, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    "last", [nn.Identity(), nn.Softmax(-1), nn.LogSoftmax(-1)], ids=lambda last: type(last).__name__
+)
+def test_a_softmax_of_the_output_alone_is_no_attention(last):
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10), last)
+    assert not has_attention(module, torch.ones(1, 3, 8, 8))
+
+
+def test_a_gate_that_weighs_channels_by_a_softmax_is_attention():
+    class Gate(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.layer(x) * self.gate(x).softmax(-1))
+
+    assert has_attention(Gate(), torch.ones(1, 4))

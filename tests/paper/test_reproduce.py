@@ -266,7 +266,7 @@ def test_the_table_puts_ours_over_the_papers(tmp_path, capsys):
         (["pruning-time", "--panels", "imagenet-resnet50"], "--scale paper"),
         (["pruning-time", "--panels", "imagenet"], "unknown panel"),
         (["overview", "--jobs", "0"], "at least 1"),
-        (["pruning-flops", "--finished", "runs"], "leave out --finished"),
+        (["pruning-flops", "--finished", "runs"], "omit --finished"),
         (["main-comparison", "--finished", "no-such-folder"], "no such folder"),
     ],
 )

@@ -15,8 +15,10 @@ from ntksap._base.ranks import Ranks, RanksError
 from ntksap.data import load
 from ntksap.integrations.keeper import MaskKeeper
 from ntksap.pruning.masks import Masks
-from ntksap.training.loop import TrainState, evaluate, train
+from ntksap.training.evaluation import evaluate
+from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe
+from ntksap.training.state import TrainState
 from ntksap.training.sync_norm import synchronise_norms
 
 

@@ -127,14 +127,14 @@ def test_mappings_that_cannot_be_meant():
         ({"0.weight": 1.5}, 0.5, "density"),
         ({"0.weight": True}, 0.5, "not True"),
         ({"0.weight": 0.5}, None, "every layer must be named"),
-        ({"*": 0.5}, 0.7, "allow for 100 to 100"),
-        ({"0.weight": 1.0}, 0.6, "allow for"),
+        ({"*": 0.5}, 0.7, "and the floors allow 100 to 100"),
+        ({"0.weight": 1.0}, 0.6, "and the floors allow"),
         ("erq", 0.5, "Did you mean 'erk'"),
         ("erk", None, "needs a sparsity"),
     ]:
         with pytest.raises(InputError, match=text):
             ntksap.allocate(model, sparsity, rule)
-    with pytest.raises(InputError, match="only a method as the rule"):
+    with pytest.raises(InputError, match="only a rule that is a method takes such settings"):
         ntksap.allocate(model, 0.5, "erk", epochs=3)
 
 

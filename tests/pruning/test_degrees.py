@@ -90,5 +90,5 @@ def test_what_has_no_scores_has_no_decay():
     with pytest.raises(ntksap.InputError, match="degree_decay multiplies scores, and phew has none"):
         ntksap.prune(case.module(), 0.5, "phew", degree_decay=0.2, **case.source())
     for wrong in (-1.0, True, math.nan):
-        with pytest.raises(ntksap.InputError, match="a number from 0 on"):
+        with pytest.raises(ntksap.InputError, match="a number, at least 0"):
             ntksap.prune(case.module(), 0.5, "magnitude", degree_decay=wrong)

@@ -49,7 +49,7 @@ def test_running_out_of_memory_halves_the_slices_and_says_so():
         masks = ntksap.prune(module, output=output, **plan)
     told = [str(warning.message) for warning in seen]
     assert len(told) == 2  # 8 → 4 → 2, and not again in round 2
-    assert "memory ran out: batches of 8 are worked on in slices of 2, with the same result" in told[1]
+    assert "memory ran out: batches of 8 are processed in slices of 2, with the same result" in told[1]
     assert (sizes[:4], max(sizes[4:])) == ([2, 3, 8, 4], 2)  # first the estimate, from two and three inputs
     assert masks == ntksap.prune(module, **plan)
 

@@ -131,7 +131,7 @@ def test_whole_channels_are_boxes_and_no_selection_of_single_layers_makes_them()
     box[0, 0] = False
     assert not Masks({"w": box}).obeys("channel")
     assert Masks({"w": box.new_ones(2, 2), "bias": box.new_ones(2)}, {"followers": ["bias"]}).total == 4
-    with pytest.raises(InputError, match="over several layers"):
+    with pytest.raises(InputError, match="span several layers"):
         select({"w": torch.rand(4, 3)}, 6, pattern=pattern_named("channel"))
 
 

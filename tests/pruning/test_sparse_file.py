@@ -119,7 +119,7 @@ def test_a_file_that_is_not_one_is_refused_in_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (nn.Linear(3, 3), "'0.weight' is no parameter of this one"),
+        (nn.Linear(3, 3), "'0.weight' is not a parameter of this one"),
         (nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Flatten(), nn.Linear(180, 7)), "is not in both"),
         (
             nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Flatten(), nn.Linear(90, 7)),

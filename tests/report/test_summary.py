@@ -25,7 +25,7 @@ def test_a_gap_in_units_of_the_seed_std():
     text = "snip is best with 82.00 ± 2.83 %, 10.00 points ahead of grasp (72.00 ± 2.83 %), 3.5 × the seed std of 2.83."
     assert words["90 % sparsity"] == text
     assert "One seed only" not in words
-    assert words["No dense reference"] == "what pruning costs cannot be said."
+    assert words["No dense reference"] == "the cost of pruning in accuracy is unknown."
 
 
 def test_a_verdict_where_three_seeds_tell_the_best_from_every_other():
@@ -84,7 +84,7 @@ def test_methods_that_are_level():
 
 def test_one_method_alone_and_a_pruned_net_above_the_dense_one():
     words = said(*seeds("snip", 0.5, 0.95), *seeds("snip", 0.9, 0.9), *seeds("dense", 0.0, 0.9))
-    assert words["50 % sparsity"] == "snip alone was run and reaches 95.00 %."
+    assert words["50 % sparsity"] == "only snip was run; it reaches 95.00 %."
     assert "5.00 points above it at 50 %, level with it at 90 %" in words["Reference"]
 
 

@@ -200,7 +200,7 @@ def test_a_second_process_says_so_and_leaves(tmp_path, processes):
     while not (tmp_path / settings.name / "metrics.jsonl").exists():
         time.sleep(0.01)
     try:
-        with pytest.raises(BusyError, match=rf"being worked on already, by process {process.pid}"):
+        with pytest.raises(BusyError, match=rf"already being worked on, by process {process.pid}"):
             run(settings, tmp_path)
         assert process.is_alive()
     finally:

@@ -9,10 +9,11 @@ from ntksap.net.kernels import library
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place
 from ntksap.runs.settings import read_kernels
-from ntksap.training import TrainState
+from ntksap.training import train
 from ntksap.training.checkpoint import CheckpointError
+from ntksap.training.kernels import TrainingKernels
 from tests.runs.small_runs import small_settings
-from tests.training.small_training import RECIPE, state_of
+from tests.training.small_training import RECIPE, digits, same_bits, state_of
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
 
@@ -68,7 +69,7 @@ def test_after_a_change_the_later_kernels_count(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_does_not_say_is_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(TrainState, "_provenance", lambda self: None)  # as checkpoints were written before
+    monkeypatch.setattr(TrainingKernels, "provenance", lambda self: None)  # as checkpoints were written before
     folder = interrupt(tmp_path, "train")
     monkeypatch.undo()
     text = (folder / "settings.toml").read_text()
@@ -89,15 +90,23 @@ def test_a_run_that_got_nowhere_may_begin_with_other_kernels(tmp_path, monkeypat
 
 
 def test_a_checkpoint_is_not_loaded_with_other_kernels_unless_the_user_insists(tmp_path, monkeypatch):
-    state_of().save(tmp_path / "ours")
+    saved, loaded = state_of(), state_of()
+    next(train(saved, digits()))
+    saved.save(tmp_path / "ours")
     without_kernels(monkeypatch)
     with pytest.raises(CheckpointError, match=r"kernels of ntksap and torch; here are those of torch"):
-        state_of().load(tmp_path / "ours")
-    state_of().load(tmp_path / "ours", other_kernels=True)
+        loaded.load(tmp_path / "ours")
+    assert loaded.epoch == 0
+    loaded.load(tmp_path / "ours", other_kernels=True)
+    assert loaded.epoch == 1
+    assert same_bits(loaded.model, saved.model)
 
 
 def test_kernels_do_not_matter_to_a_training_that_uses_torchs(tmp_path, monkeypatch):
     recipe = replace(RECIPE, precision="bf16")
-    state_of(recipe).save(tmp_path / "bf16")
+    saved, loaded = state_of(recipe), state_of(recipe, init=1)
+    saved.save(tmp_path / "bf16")
     without_kernels(monkeypatch)
-    state_of(recipe).load(tmp_path / "bf16")
+    assert not same_bits(loaded.model, saved.model)
+    loaded.load(tmp_path / "bf16")
+    assert same_bits(loaded.model, saved.model)

@@ -106,7 +106,7 @@ def test_compare_lists_failures_and_says_so_by_its_status(tmp_path, capsys):
 
 def test_bad_lists_and_settings_fail_at_once(tmp_path, capsys):
     for change, message in [
-        (["--sparsities", "high"], "numbers with commas"),
+        (["--sparsities", "high"], "numbers separated by commas"),
         (["--seeds", ","], "empty"),
         (["--methods", "snp"], "Did you mean 'snip'"),
         (["--sanity", "scramble"], "unknown sanity check"),
@@ -130,7 +130,7 @@ def test_train_prints_its_result_and_goes_on(tmp_path, capsys):
     assert read_result(tmp_path / first["name"]) == first
     assert main(arguments) == 0
     printed = capsys.readouterr()
-    assert "finished already" in printed.err
+    assert "already finished" in printed.err
     assert f"{first['top1']:.2%}" in printed.out
 
 

@@ -122,7 +122,8 @@ def test_a_run_that_is_finished_gets_the_log_that_it_lacks_also_in_a_sweep(tmp_p
 
 def test_a_package_that_is_missing_is_a_sentence_before_any_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"--log wandb needs a package that is not here: pip install 'ntksap\[wandb"):
+    sentence = r"--log wandb needs a package that is not installed: pip install 'ntksap\[wandb"
+    with pytest.raises(InputError, match=sentence):
         Place(log=("wandb",))
     assert main(["train", "--log", "tensorboard", "--out", str(tmp_path / "runs")]) == 1
     assert "pip install 'ntksap[tensorboard]'" in " ".join(capsys.readouterr().err.split())

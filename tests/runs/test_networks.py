@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from ntksap import InputError, Masks, compact, cost, models
+from ntksap import InputError, Masks, compact, cost, models, save_sparse
 from ntksap.runs.execution import run
 from ntksap.runs.measuring import file_bytes, interleaved
 from ntksap.runs.network import network_of
@@ -87,11 +87,15 @@ def test_budgets_rename_a_run_only_where_they_are_given():
     assert small_settings("magnitude").name == "digits-lenet-300-100-magnitude-90.00-seed0-75be53d0"
 
 
-def test_bytes_are_those_of_kept_values_and_bits():
-    model = torch.nn.Linear(10, 3)
-    masks = Masks({"weight": torch.arange(30).view(3, 10) < 7})
-    assert file_bytes(model, None) == 4 * 33
-    assert file_bytes(model, masks) == 4 * (7 + 3) + 4  # 30 bits are 4 bytes
+def test_bytes_are_those_of_the_files_themselves(tmp_path):
+    model = torch.nn.Linear(100, 30)
+    masks = Masks({"weight": torch.arange(3000).view(30, 100) < 70})
+    whole = file_bytes(model, None)
+    masks.attach(model)
+    save_sparse(model, masks, tmp_path / "sparse")
+    assert file_bytes(model, masks) == (tmp_path / "sparse").stat().st_size
+    assert 0 < whole - 4 * 3030 < 300  # what is not numbers are the names
+    assert file_bytes(model, masks) < whole / 5
 
 
 def test_two_deeds_take_turns():

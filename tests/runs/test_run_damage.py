@@ -120,11 +120,11 @@ def test_masks_of_another_run_are_refused(tmp_path, whole):
     other = small_settings(epochs=2, rounds=3, seed=5)
     run(other, tmp_path)
     shutil.copy(tmp_path / other.name / "masks.safetensors", folder / "masks.safetensors")
-    with pytest.raises(MaskError, match="is not of this run; remove it, and the same command prunes again"):
+    with pytest.raises(MaskError, match="does not belong to this run; remove it, and the same command prunes again"):
         run(SETTINGS, tmp_path)
     for info in ({}, {"round": "two", "seconds": 1.0}, {"round": 10**9, "seconds": 1.0}, {"round": 2, "seconds": "x"}):
         Masks(Masks.load(whole / "masks.safetensors"), info).save(folder / "masks.safetensors")
-        with pytest.raises(MaskError, match="is not of this run"):
+        with pytest.raises(MaskError, match="does not belong to this run"):
             run(SETTINGS, tmp_path)
 
 
@@ -228,7 +228,7 @@ def test_masks_in_a_store_that_are_not_the_results_are_refused(folder, tmp_path)
     Masks({name: ~mask for name, mask in masks.items()}, masks.info).save(
         tmp_path / "store" / SETTINGS.name / "masks.safetensors"
     )
-    with pytest.raises(StorageError, match="the result speaks of other masks"):
+    with pytest.raises(StorageError, match="the result names other masks"):
         store.fetch(SETTINGS.name, tmp_path / "other")
 
 

@@ -24,7 +24,7 @@ def hold(folder: Path, seconds: float) -> None:
         time.sleep(seconds)
 
 
-@pytest.mark.parametrize(("patience", "message"), [(0.0, "being worked on already"), (60.0, None)])
+@pytest.mark.parametrize(("patience", "message"), [(0.0, "already being worked on"), (60.0, None)])
 def test_a_run_that_another_process_is_at_is_waited_for_as_long_as_allowed(tmp_path, patience, message):
     settings = small_settings("random", epochs=1)
     folder = tmp_path / settings.name

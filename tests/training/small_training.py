@@ -11,8 +11,9 @@ from ntksap.data import Dataset
 from ntksap.data.memory import MemorySplit
 from ntksap.net.net import Net
 from ntksap.pruning.masks import Masks
-from ntksap.training.loop import Epoch, TrainState
+from ntksap.training.loop import Epoch
 from ntksap.training.recipe import Recipe
+from ntksap.training.state import TrainState
 
 # "one-cycle" and augmentation: what a resumed training must get right
 RECIPE = Recipe(epochs=3, batch=64, lr=0.1, schedule="one-cycle", weight_decay=5e-4)

@@ -1,4 +1,5 @@
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ from safetensors import safe_open
 from torch.optim import SGD
 
 from ntksap.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
+from ntksap.training.state import TrainState
 from tests.cases import BY_NAME
 from tests.training.small_training import RECIPE, digits, network, random_masks, state_of
 
@@ -21,13 +23,14 @@ def saved(tmp_path):
     return tmp_path / "checkpoint"
 
 
-def refuses(state: TrainState, path, message: str) -> None:
-    """Check that loading fails and changes nothing."""
+def refusal(state: TrainState, path) -> str:
+    """What is said about a file that cannot be loaded, which changes nothing."""
     state.save(path.parent / "before")
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError) as caught:
         state.load(path)
     state.save(path.parent / "after")
     assert (path.parent / "after").read_bytes() == (path.parent / "before").read_bytes()
+    return str(caught.value)
 
 
 def test_the_file_is_plain_safetensors_with_the_models_own_names(saved):
@@ -45,12 +48,12 @@ def test_the_file_is_plain_safetensors_with_the_models_own_names(saved):
 @pytest.mark.parametrize("kept", [0, 4, 8, 100, 2000, -1])
 def test_a_truncated_file_is_refused(saved, kept):
     saved.write_bytes(saved.read_bytes()[:kept])
-    refuses(state_of(), saved, "checkpoint: (not a checkpoint, or )?damaged")
+    assert re.search("checkpoint: (not a checkpoint, or )?damaged", refusal(state_of(), saved))
 
 
 def test_random_bytes_are_refused(saved):
     saved.write_bytes(random.Random(0).randbytes(5000))
-    refuses(state_of(), saved, "damaged")
+    assert "damaged" in refusal(state_of(), saved)
 
 
 def test_a_changed_byte_is_refused_wherever_it_is(saved):
@@ -71,13 +74,13 @@ def test_a_changed_byte_is_refused_wherever_it_is(saved):
 
 def test_a_file_of_masks_is_refused(saved):
     random_masks(network()).save(saved)
-    refuses(state_of(), saved, "no checkpoint of ours")
+    assert "not a checkpoint of ours" in refusal(state_of(), saved)
 
 
 def test_no_file_and_a_folder_are_refused(tmp_path):
-    refuses(state_of(), tmp_path / "nothing", "no such file")
+    assert "no such file" in refusal(state_of(), tmp_path / "nothing")
     (tmp_path / "folder").mkdir()
-    refuses(state_of(), tmp_path / "folder", "folder")
+    assert "not a checkpoint" in refusal(state_of(), tmp_path / "folder")
 
 
 def test_another_model_is_refused_with_the_first_difference(saved):
@@ -88,22 +91,25 @@ def test_another_model_is_refused_with_the_first_difference(saved):
         model[index] = layer
         return TrainState(model, RECIPE, masks=masks, seed=1)
 
-    refuses(other(6, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 256))), saved, r"'6\.1\.bias'")
-    refuses(other(1, torch.nn.Identity()), saved, r"has a tensor '1\.bias', this model has no")
-    refuses(other(8, torch.nn.Linear(256, 10).double()), saved, r"float32 there and .*float64 here")
+    deeper = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 256))
+    assert "'6.1.bias'" in refusal(other(6, deeper), saved)
+    assert "has a tensor '1.bias', this model has no" in refusal(other(1, torch.nn.Identity()), saved)
+    double = refusal(other(8, torch.nn.Linear(256, 10).double()), saved)
+    assert re.search("float32 there and .*float64 here", double)
     unmasked = TrainState(network(), RECIPE)
     next(train(unmasked, digits()))
     unmasked.save(saved)
-    refuses(TrainState(network(classes=9), RECIPE), saved, r"'8\.weight' is \(10, 256\).* there and \(9, 256\)")
+    smaller = refusal(TrainState(network(classes=9), RECIPE), saved)
+    assert re.search(r"'8\.weight' is \(10, 256\).* there and \(9, 256\)", smaller)
 
 
 def test_another_training_is_refused_with_the_setting_that_differs(saved):
-    refuses(state_of(replace(RECIPE, lr=0.2)), saved, "lr is 0.1 there and 0.2 here")
-    refuses(state_of(seed=2), saved, "seed is 1 there and 2 here")
-    refuses(state_of(masked=False), saved, "masks is '.*' there and None here")
+    assert "lr is 0.1 there and 0.2 here" in refusal(state_of(replace(RECIPE, lr=0.2)), saved)
+    assert "seed is 1 there and 2 here" in refusal(state_of(seed=2), saved)
+    assert re.search("masks is '.*' there and None here", refusal(state_of(masked=False), saved))
     frozen = state_of()
     frozen.model[0].requires_grad_(False)
-    refuses(frozen, saved, r"'0\.weight' was trained there, not here")
+    assert "'0.weight' was trained there, not here" in refusal(frozen, saved)
 
 
 @pytest.mark.parametrize("case", ["tied", "tokens", "frozen", "attention"])

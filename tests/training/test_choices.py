@@ -40,32 +40,32 @@ def test_a_training_that_resumes_goes_the_ways_that_it_began_with(tmp_path, fast
     records = train(state, data)
     next(records)
     state.save(tmp_path / "one")
-    chosen = dict(state.choices.ways)
+    chosen = dict(state.kernels.choices.ways)
     assert "kept" in chosen.values()
     next(records)
     fastest("torch")
     again = state_of()
     again.load(tmp_path / "one")
     next(train(again, data))
-    assert again.choices.ways == chosen
+    assert again.kernels.choices.ways == chosen
     assert same_bits(again.model, state.model)
     other = state_of()
     next(train(other, data))
-    assert set(other.choices.ways.values()) == {"torch"}
+    assert set(other.kernels.choices.ways.values()) == {"torch"}
 
 
 def test_a_training_that_recorded_no_choices_goes_on_by_the_rule(tmp_path, fastest):
     fastest("kept")
     data = digits(130, 50)
     ruled = state_of()
-    ruled.choices = None  # as all trainings were before
+    ruled.kernels.choices = None  # as all trainings were before
     records = train(ruled, data)
     next(records)
     ruled.save(tmp_path / "one")
     next(records)
     again = state_of()
     again.load(tmp_path / "one")
-    assert again.choices is None
+    assert again.kernels.choices is None
     next(train(again, data))
     assert same_bits(again.model, ruled.model)
 
@@ -74,5 +74,5 @@ def test_choices_that_are_none_are_refused(tmp_path):
     state_of().save(tmp_path / "one")
     for choices in ([], {"0": 1}, "kept"):
         rewritten(tmp_path / "one", lambda facts, choices=choices: facts.update(choices=choices))
-        with pytest.raises(CheckpointError, match="its choices are none"):
+        with pytest.raises(CheckpointError, match="its choices are not valid"):
             state_of().load(tmp_path / "one")

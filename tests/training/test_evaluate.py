@@ -5,7 +5,9 @@ from torch.nn.functional import cross_entropy
 
 from ntksap.data import Dataset
 from ntksap.data.memory import MemorySplit
-from ntksap.training.loop import TrainState, evaluate, train
+from ntksap.training.evaluation import evaluate
+from ntksap.training.loop import train
+from ntksap.training.state import TrainState
 from tests.training.small_training import RECIPE, digits, network, same_bits, state_of
 
 

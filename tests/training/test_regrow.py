@@ -12,8 +12,9 @@ import torch
 
 from ntksap import InputError, Masks, sparse_kernels
 from ntksap.training.checkpoint import CheckpointError
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe, load_recipe
+from ntksap.training.state import TrainState
 from tests.training.small_training import RECIPE, digits, network, random_masks, same_bits, state_of, untimed
 
 RIGL = replace(RECIPE, regrow="rigl", regrow_every=2)  # 5 steps an epoch: changes within epochs and across them
@@ -90,7 +91,7 @@ def test_our_kernels_follow_the_masks():
             if not used:
                 pytest.skip("no kernels here")
         state = TrainState(model, replace(RIGL, epochs=2), masks=masks, seed=1)
-        state._native = native
+        state.kernels.native = native
         losses = [record.train_loss for record in train(state, digits())]
         states.append((state, losses))
         convolution = model.get_parameter("3.weight").detach()[state.masks["3.weight"] & ~masks["3.weight"]]

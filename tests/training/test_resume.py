@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ntksap.training.loop import DivergedError, Epoch, TrainState, train
+from ntksap.training.loop import DivergedError, Epoch, train
+from ntksap.training.state import TrainState
 from tests.training.small_training import RECIPE, digits, same_bits, state_of, untimed
 
 RECIPES = {

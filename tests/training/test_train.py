@@ -15,8 +15,9 @@ from ntksap.data import Dataset
 from ntksap.data.memory import MemorySplit
 from ntksap.models import CifarResNet
 from ntksap.net.initialisers import kaiming_normal
-from ntksap.training.loop import DivergedError, TrainState, train
+from ntksap.training.loop import DivergedError, train
 from ntksap.training.recipe import load_recipe, lr_at
+from ntksap.training.state import TrainState
 from tests.training.small_training import RECIPE, digits, network, random_masks, same_bits, state_of, untimed
 
 

@@ -1,4 +1,4 @@
-"""What everything stands on, which knows nothing of networks: errors, seeds, files, machine, ranks, tensors, sums."""
+"""What everything rests on and what knows nothing of networks: errors, seeds, files, machine, ranks, tensors, sums."""
 
 from ntksap._base.errors import (
     ApproximationWarning,
@@ -57,7 +57,7 @@ __all__ = [
     "seed_of",
     "sha256_of",
     "sha256_of_one",
-    "toml",  # a module that is imported where it is needed, see there
+    "toml",  # a module that is imported where it is needed, see its docstring
     "unknown",
     "unsealed",
     "usable_device",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class NtksapError(Exception):
-    """Base of every error that is the caller's to mend; its message says how."""
+    """Base of every error that the caller can fix; its message says how."""
 
 
 class InputError(NtksapError, ValueError):
@@ -21,7 +21,7 @@ class MaskError(NtksapError, ValueError):
 
 
 class StorageError(NtksapError, OSError):
-    """A file could not be written; what stood there before is intact."""
+    """A file could not be written; what was there before is intact."""
 
 
 class DamageError(NtksapError, ValueError):
@@ -45,7 +45,7 @@ class ApproximationWarning(UserWarning):
 
 
 class MemoryWarning(UserWarning):
-    """A batch was too large for the memory and is worked on in slices, with the same result."""
+    """A batch was too large for memory and is processed in slices, with the same result."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are either whole or absent."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from ntksap._base.errors import InputError, StorageError
 
 TEMPORARY = ".part-"
-"""How the names of files begin that are not whole yet; one that is left over after a crash can be removed."""
+"""The prefix of files that are not whole yet; one that is left over after a crash can be removed."""
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
@@ -46,7 +46,7 @@ def new_file(path: str | Path) -> Iterator[BinaryIO]:
 
 def _storage_error(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"cannot write {path}: {error.strerror}. What stood there before is intact; make room or choose another place, "
+        f"cannot write {path}: {error.strerror}. What was there before is intact; make room or choose another place, "
         "then run the same command again"
     )
 
@@ -63,7 +63,7 @@ def write_json(path: str | Path, values: Mapping[str, Any]) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, unless they are there; `StorageError` if that is not possible."""
+    """Make a folder and those above it, unless they exist; `StorageError` if that is not possible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,13 +71,13 @@ def make_folder(path: Path) -> None:
 
 
 def require_new(path: str | Path) -> None:
-    """Raise InputError if there is something at ``path`` already: to be asked before the work, not after it."""
+    """Raise InputError if there is already something at ``path``: call it before the work, not after."""
     try:
         there = Path(path).exists()
     except OSError as error:
         raise InputError(f"--out cannot be used: {error.strerror}") from error
     if there:
-        raise InputError(f"{path} exists already; choose another --out or remove it (nothing was changed)")
+        raise InputError(f"{path} already exists; choose another --out or remove it (nothing was changed)")
 
 
 @contextmanager

@@ -10,14 +10,14 @@ from ntksap._base.errors import InputError, unknown
 
 _T = TypeVar("_T")
 _LARGEST = 2**63
-"""Whole numbers from here on are no counts of anything, and torch cannot hold them."""
+"""Whole numbers from here upwards do not count anything, and torch cannot hold them."""
 
 
 def fill(cls: type[_T], table: Mapping[str, Any], what: str) -> _T:
-    """Return the dataclass ``cls`` filled from a table, each value as `check_value` has it.
+    """Return the dataclass ``cls`` filled from a table, each value as `check_value` returns it.
 
-    ``what`` is what messages call it, such as "a recipe". InputError for a key that the class does not have (with the
-    nearest that it has), for one that it needs and the table lacks, and for a value of another type.
+    ``what`` is its name in messages, such as "a recipe". Raises InputError for a key that the class does not have (with
+    the nearest that it has), for one that it needs and the table lacks, and for a value of another type.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -44,10 +44,10 @@ def check_keys(cls: type, table: Mapping[str, Any], what: str) -> None:
 
 
 def check_value(value: Any, kind: Any, what: str) -> Any:
-    """Return ``value`` as the annotation ``kind`` has it, or raise InputError.
+    """Return ``value`` with the type that the annotation ``kind`` asks for, or raise InputError.
 
-    An int will do for a float and becomes one, a list for a tuple, a table for a dataclass; a bool is no number. Of
-    mappings the keys are not looked at.
+    An int is accepted for a float and becomes one, a list for a tuple, a table for a dataclass; a bool is not a number.
+    The keys of mappings are not checked.
     """
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -71,12 +71,12 @@ def check_value(value: Any, kind: Any, what: str) -> Any:
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
         raise InputError(f"{what} is {kind.__name__}, not {_show(value)}")
     if isinstance(value, int) and abs(value) >= _LARGEST:
-        raise InputError(f"{what} is {_show(value)}, more than it can be")
+        raise InputError(f"{what} is {_show(value)}, which is too large")
     return float(value) if kind is float else value
 
 
 def _check_union(value: Any, parts: tuple[Any, ...], what: str) -> Any:
-    """Return the value as the first of the annotations that it fits has it, so that of int | float an int stays one."""
+    """Return the value with the first of the types that it fits, so that for int | float an int stays one."""
     if value is None and type(None) in parts:
         return None
     *others, last = [part for part in parts if part is not type(None)]
@@ -91,7 +91,7 @@ def _show(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits, which Python does not print
-        return "a number beyond all bounds"
+        return "a huge number"
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 

@@ -1,4 +1,4 @@
-"""What the machine tells about itself and this process, and what this process asks of it."""
+"""What the machine says about itself and this process, and what this process asks of it."""
 
 import ctypes
 import os
@@ -36,7 +36,7 @@ def available_memory_mib() -> float | None:
 
 
 def _kib(file: str, key: str) -> int | None:
-    """Return a number of KiB that Linux tells in a line ``key: number kB``, None elsewhere."""
+    """Return a number of KiB that Linux gives in a line ``key: number kB``, None elsewhere."""
     try:
         lines = Path(file).read_text().splitlines()
     except OSError:
@@ -72,7 +72,7 @@ def keep_memory() -> None:
     The C library would return large pieces to the system, which fills each with zeros when it is asked for again. Only
     glibc knows these settings; elsewhere nothing happens.
     """
-    trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+    trim_threshold, mmap_threshold = -1, -3  # from malloc.h
     with suppress(AttributeError, OSError, TypeError):  # TypeError: Windows has no library without a name
         library = ctypes.CDLL(None)
         library.mallopt(mmap_threshold, 2**30)

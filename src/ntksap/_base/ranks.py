@@ -28,8 +28,8 @@ class Ranks:
     """The processes of a process group, as one of them sees it.
 
     Args:
-        group: a ``torch.distributed`` process group, such as ``torch.distributed.group.WORLD``; every process of it
-            must then make the same calls. None is this process alone.
+        group: a ``torch.distributed`` process group, such as ``torch.distributed.group.WORLD``; every process in it
+            must then make the same calls. None means this process alone.
 
     >>> alone = Ranks()
     >>> alone.size, alone.first, list(alone.share(3))
@@ -43,11 +43,13 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes files and speaks."""
+        """Whether this process is the one that writes files and prints."""
         return self.rank == 0
 
     def share(self, count: int, rank: int | None = None) -> range:
-        """Return which of ``count`` items a process works on (this one by default): contiguous, even, the first most.
+        """Return which of ``count`` items a process works on (this one by default).
+
+        Shares are contiguous and even; where ``count`` cannot be divided evenly, the first processes have one more.
 
         >>> [list(Ranks().share(3))]
         [[0, 1, 2]]
@@ -123,7 +125,7 @@ class Ranks:
         return total.to(tensor.device)
 
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors by those of the first process."""
+        """Overwrite tensors with those of the first process."""
         if self.size > 1:
             with explain_lost_ranks():
                 for tensor in tensors:

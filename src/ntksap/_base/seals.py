@@ -1,6 +1,6 @@
 """Plain values that carry a hash of themselves, so that a flipped bit in their file is noticed.
 
-The hash is of values, not of bytes: one and the same for an object in a JSON file, a line of JSON, a TOML file or the
+The hash is of values, not of bytes: it is the same for an object in a JSON file, a line of JSON, a TOML file or the
 metadata of a tensor file, however it is laid out. It travels with what it protects, so nothing has to be kept in step.
 """
 
@@ -18,7 +18,7 @@ SEAL = "sha256"
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values``, as JSON has them, with a hash of all of them under `SEAL`.
+    """Return ``values``, as JSON would return them, with a hash of all of them under `SEAL`.
 
     >>> unsealed(sealed({"top1": 0.5, "layers": (1, 2)}))
     {'top1': 0.5, 'layers': [1, 2]}
@@ -28,9 +28,9 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(values: Any) -> dict[str, Any]:
-    """Return the values that were sealed; what was written before there were seals comes back as it is.
+    """Return the values that were sealed; those written before there were seals come back as they are.
 
-    Raises ValueError if they are no object, or not those that were sealed.
+    Raises ValueError if they are not an object, or not those that were sealed.
     """
     if not isinstance(values, dict):
         raise ValueError("it holds no object")
@@ -52,7 +52,7 @@ def write_sealed(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Return what `write_sealed` wrote; `DamageError` if it is not that any more."""
+    """Return what `write_sealed` wrote; `DamageError` if it has changed since."""
     try:
         return unsealed(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError) as error:

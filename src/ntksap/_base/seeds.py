@@ -24,9 +24,9 @@ def generator_of(*key: int | str) -> torch.Generator:
 
 @contextmanager
 def global_seed(*key: int | str) -> Iterator[None]:
-    """Seed torch's global generators by the key inside the block and put them back afterwards, also on error.
+    """Seed torch's global generators by the key inside the block and restore them afterwards, even after an error.
 
-    For code of others that draws from the global state: initialisers, and forward passes that use noise.
+    For foreign code that draws from the global state: initialisers, and forward passes that use noise.
     """
     generators = [torch.default_generator]
     if torch.cuda.is_available() and torch.cuda.is_initialized():

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def sha256_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return a hash of names, shapes and bits: equal exactly when the tensors are equal, in whatever order."""
+    """Return a hash of names, shapes and bits: equal exactly when the tensors are equal, in any order."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

@@ -1,8 +1,8 @@
 """Sums that do not depend on how the work was split: a fixed binary tree over the indices of the summands.
 
 Floating-point addition is not associative, so a sum has the same bits only if the same pairs are added. Here summand i
-is leaf i of a binary tree; a node at level l covers the 2ˡ leaves from a multiple of 2ˡ on. Whoever has all leaves of a
-node may add them up alone, and any split of the leaves into ranges ends in the same additions.
+is leaf i of a binary tree; a node at level l covers 2ˡ leaves, beginning at a multiple of 2ˡ. Whoever has all leaves of
+a node may add them up alone, and any split of the leaves into ranges ends in the same additions.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Tree:
     nodes: list[tuple[int, int, Tensor]] = field(default_factory=list)
 
     def push(self, start: int, level: int, value: Tensor) -> None:
-        """Add the node that covers the leaves from ``start`` on; nodes come in order. ``value`` may be overwritten."""
+        """Add the node whose leaves begin at ``start``; nodes come in order. ``value`` may be overwritten."""
         self.nodes.append((start, level, value))
         while len(self.nodes) > 1:
             (left, height, total), (right, level, value) = self.nodes[-2:]
@@ -36,7 +36,7 @@ class Tree:
             self.nodes[-2:] = [(left, level + 1, total.add_(value))]
 
     def total(self) -> Tensor:
-        """Return the sum of all nodes, from the last to the first; at most log₂ of the leaves are left."""
+        """Return the sum of all nodes, from the last to the first; at most about log₂(leaves) of them are left."""
         _, _, total = self.nodes[-1]
         for _, _, value in self.nodes[-2::-1]:
             total = value.add_(total)

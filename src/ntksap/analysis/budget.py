@@ -1,12 +1,12 @@
-"""What pruning and training cost together, in multiply-adds, by two countings.
+"""What pruning and training cost together, in multiply-adds, counted in two ways.
 
 `paper_budget` is the paper's: a backward pass costs two forward passes, pruning evaluates the dense net, each round of
 a data-driven method and of NTK-SAP sees 2,000 samples whatever the data set, and training costs what it would if zeros
 were skipped.
 
-`measured_budget` is what this program really evaluates: torch counts the multiply-adds of every convolution and matrix
-product while one round of scoring and one step of training run. Masked weights are zeros in dense tensors, so training
-costs what the dense net costs.
+`measured_budget` is what this program actually evaluates: torch counts the multiply-adds of every convolution and
+matrix product while one round of scoring and one step of training run. Masked weights are zeros in dense tensors, so
+training costs what the dense net costs.
 """
 
 import sys
@@ -55,7 +55,7 @@ def paper_budget(method: str, dense: int, sparse: int, *, epochs: int, images: i
     """Return the budget in the paper's counting.
 
     Args:
-        method: its name.
+        method: the name of a method.
         dense, sparse: multiply-adds of one inference without and with masks, see `ntksap.cost`.
         epochs, images: training takes this many passes over this many images.
 
@@ -70,11 +70,11 @@ def paper_budget(method: str, dense: int, sparse: int, *, epochs: int, images: i
 def measured_budget(
     model: nn.Module, method: str, *, epochs: int, images: int, rounds: int | None = None, **settings: Any
 ) -> Budget:
-    """Return the budget of what is really evaluated; runs one round of ``method`` and one step on two inputs.
+    """Return the budget of what is actually evaluated; runs one round of ``method`` and one step on two inputs.
 
-    ``settings`` are those of `ntksap.prune` (input_shape, data, options …). Counted are convolutions and matrix
-    products, not normalisation, activations or the optimizer's arithmetic. A method that goes through the training set
-    is run on one batch and on two, and the difference is what each further batch of the images costs.
+    ``settings`` are those of `ntksap.prune` (input_shape, data, options …). Convolutions and matrix products are
+    counted, but not normalisation, activations or the optimizer's arithmetic. A method that reads the training set is
+    run on one batch and on two, and the difference is what each further batch of the images costs.
     """
     data, chosen = settings.pop("data", None), method_named(method)
     if chosen.splits:  # whole batches, and no passes that find out whether they fit into memory

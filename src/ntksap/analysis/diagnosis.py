@@ -18,7 +18,7 @@ from ntksap.pruning import MakeInputs, without_followers
 
 @dataclass(frozen=True)
 class LayerDiagnosis:
-    """One layer: weights that are kept, those of them that lie on a path, and what has any of these.
+    """One layer: weights that are kept, those of them that lie on a path, and channels and kernels with any of these.
 
     A channel is an output of the layer; a kernel is a pair of an output and an input: in a linear layer, one weight.
     """
@@ -39,7 +39,7 @@ class Diagnosis:
     """What `diagnose` found.
 
     ``log10_paths`` is the decimal logarithm of the number of paths from input to output (−∞ for none), or a text where
-    they cannot be counted. ``kernel`` is None where it was not asked for, and a text where that was not possible.
+    they cannot be counted. ``kernel`` is None if it was not asked for, and a text if it could not be computed.
     """
 
     layers: tuple[LayerDiagnosis, ...]
@@ -119,7 +119,7 @@ class Diagnosis:
             )
         said.append(
             f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "
-            f"({self.inference_flops / self.dense_flops:.1%}), if zeros are really skipped."
+            f"({self.inference_flops / self.dense_flops:.1%}), if zeros are actually skipped."
         )
         if self.uncounted:
             said.append(
@@ -145,9 +145,9 @@ def diagnose(
 ) -> Diagnosis:
     """Look at masks before training: densities, collapsed layers, unused weights, dead channels, paths, cost.
 
-    ``input_shape``, ``inputs`` and ``output`` are those of `prune`. With ``kernel`` also how the neural tangent kernel
-    differs from the dense net's at the present weights, on noise that ``seed`` decides; see `kernel_change`. That takes
-    seconds.
+    ``input_shape``, ``inputs`` and ``output`` are those of `prune`. With ``kernel``, also say how the neural tangent
+    kernel differs from the dense net's at the present weights, on noise that ``seed`` decides; see `kernel_change`.
+    That takes seconds.
 
     >>> import torch
     >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))

@@ -22,7 +22,7 @@ Piece: TypeAlias = tuple[str, Tensor]
 
 _OUTPUTS_AT_A_TIME = 16
 _TAP_MIB = 128
-"""What the tapped derivatives of a group of inputs may take."""
+"""How much memory the tapped derivatives of a group of inputs may take."""
 
 
 class Passes(NamedTuple):
@@ -35,9 +35,9 @@ class Passes(NamedTuple):
 class Jacobian:
     """J = ∂f(inputs; w)/∂w at w = θ⊙m, a linear map that is never formed as a whole.
 
-    A row for each number that the module returns, in the order of ``output.flatten()``: where the output is (n, k), row
-    i·k + c is output c of input i. A column for each kept prunable weight; pruned weights, biases and normalisation do
-    not count. The module is not changed.
+    There is a row for each number that the module returns, in the order of ``output.flatten()``: where the output is
+    (n, k), row i·k + c is output c of input i. There is a column for each kept prunable weight; pruned weights, biases
+    and normalisation do not count. The module is not changed.
 
     Args:
         model: any ``nn.Module``.
@@ -90,7 +90,7 @@ class Jacobian:
         return self.net(weights, self.inputs if inputs is None else inputs, norm=self.norm).flatten()
 
     def times(self, tangent: Mapping[str, Tensor]) -> Tensor:
-        """Return J (tangent ⊙ m) (rows,) by one pass in forward mode; ``tangent`` names every prunable weight."""
+        """Return J (tangent ⊙ m) (rows,) from one pass in forward mode; ``tangent`` names every prunable weight."""
         with forward_ad.dual_level():
             # Leaves that require a gradient: without one, attention takes a fused path that has no forward mode.
             dual = {n: forward_ad.make_dual(self.weights[n], tangent[n] * self.masks[n]) for n in self.masks}
@@ -100,7 +100,7 @@ class Jacobian:
         return slope.detach()
 
     def transposed_times(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return m ⊙ (Jᵀ vector) by name, by one pass in reverse mode; ``vector`` is (rows,)."""
+        """Return m ⊙ (Jᵀ vector) by name, from one pass in reverse mode; ``vector`` is (rows,)."""
         if vector.shape != (self.rows,):
             raise InputError(f"the kernel has {self.rows} rows, the vector has shape {tuple(vector.shape)}")
         scalar = self.values(self.weights) @ vector.to(self.net.device, self.net.dtype)
@@ -113,8 +113,8 @@ class Jacobian:
     def gram_operator(self) -> "LinearOperator":
         """Return Θ = J diag(m) Jᵀ as a linear operator of SciPy (float64), which forms nothing larger than the weights.
 
-        So ``scipy.sparse.linalg.eigsh(jacobian.gram_operator(), k=10)`` has its largest eigenvalues, and estimators of
-        other packages (curvlinops, for one) its trace and spectral density. Raises `InputError` without SciPy.
+        So ``scipy.sparse.linalg.eigsh(jacobian.gram_operator(), k=10)`` gives its largest eigenvalues, and estimators
+        from other packages (such as curvlinops) its trace and spectral density. Raises `InputError` without SciPy.
 
         >>> operator = Jacobian(nn.Linear(2, 1), torch.tensor([[3.0, 4.0], [1.0, 0.0]])).gram_operator()
         >>> operator @ np.array([1.0, 0.0])
@@ -160,12 +160,12 @@ class Jacobian:
         return block
 
     def passes(self) -> Passes:
-        """Find the fastest way to the rows of J that gives the right ones for this module.
+        """Find, by trial, the fastest way to the rows of J that gives the right ones for this module.
 
-        Found by trial. Where inputs do not go through the module by themselves (BatchNorm that keeps no statistics,
-        attention over the batch), they are one group, each row a reverse pass through all of them. Where they do, but
-        a weight is used otherwise than by linear and convolution layers on (n, …), a row is a reverse pass through one
-        input. Else `Taps` give the rows of many inputs from k reverse passes.
+        Where inputs do not go through the module by themselves (BatchNorm that keeps no statistics, attention over the
+        batch), they are one group, each row a reverse pass through all of them. Where they do, but a weight is used in
+        another way than by linear and convolution layers on (n, …), a row is a reverse pass through one input.
+        Otherwise `Taps` give the rows of many inputs from k reverse passes.
         """
         count = self.num_inputs
         with torch.no_grad():
@@ -220,11 +220,11 @@ class Jacobian:
         return values.reshape(-1, self.rows // self.num_inputs), calls  # an image may have its channels last
 
     def _alone(self, index: int, whole: Tensor) -> bool:
-        """Return whether input ``index`` by itself has the outputs that it has among all inputs, ``whole`` (n, k)."""
+        """Return whether input ``index`` by itself has the same outputs as among all inputs, ``whole`` (n, k)."""
         try:
             with torch.no_grad():
                 alone = self.values(self.weights, part_of(self.inputs, index, index + 1, len(whole)))
-        except Exception:  # whatever a module raises that cannot do one input; it just did all of them
+        except Exception:  # whatever a module raises that cannot handle one input; it just handled all of them
             return False
         close = math.sqrt(torch.finfo(whole.dtype).eps) * whole.abs().max()
         return alone.shape == whole[index].shape and bool((alone - whole[index]).abs().max() <= close)
@@ -251,7 +251,7 @@ class Jacobian:
 
 
 def part_of(inputs: Inputs, start: int, stop: int, count: int) -> Inputs:
-    """Return some of ``count`` inputs: a slice of each tensor that has one entry per input; all else as it is."""
+    """Return some of ``count`` inputs: a slice of each tensor that has one entry per input; others as they are."""
 
     def part(tensor: Tensor) -> Tensor:
         return tensor[start:stop] if tensor.dim() and tensor.shape[0] == count else tensor

@@ -17,9 +17,9 @@ from ntksap.net import Net, first_tensor
 from ntksap.pruning import MakeInputs, Probe, without_followers
 
 _INPUTS = (10, 5, 3)
-"""How many noise inputs are tried, until the work is within the limit."""
+"""The numbers of noise inputs to try, until the work is within the limit."""
 _OUTPUTS = 10
-"""The most outputs that are looked at; of more, such as 1,000 classes, some at equal distances."""
+"""The most outputs that are looked at; if there are more, such as 1,000 classes, these are evenly spaced."""
 _MEMORY_MIB = 512
 _MOST_WORK = 5e11
 """Multiply-adds: tens of seconds on one core."""
@@ -39,7 +39,7 @@ class KernelChange:
 
     @cached_property
     def shape_distance(self) -> float:
-        """The same after both spectra are divided by their mean: what no learning rate makes up for."""
+        """The same after both spectra are divided by their mean: what no learning rate can make up for."""
         return spectrum_distance(self.pruned.eigenvalues, self.dense.eigenvalues, match_trace=True)
 
     @property
@@ -76,14 +76,14 @@ class KernelChange:
         if lost > 0:
             said.append(
                 f"{lost} of the neural tangent kernel's {len(self.dense)} eigenvalues ({where}) have become zero: in "
-                "so many directions nothing is learnt at first."
+                "that many directions nothing is learnt at first."
             )
         elif math.isfinite(self.slowest_factor):
             said.append(
-                "A learning rate makes up for a common factor, not for a change of shape. Measured against the largest "
-                f"eigenvalue, the smallest tenth is {_times(self.slowest_factor, 'larger', 'smaller')} the dense "
-                "network's: at the largest stable learning rate of gradient descent in each, the slowest directions "
-                f"learn {_times(self.slowest_factor, 'faster', 'slower')} the dense network's."
+                "A learning rate can make up for a common factor, not for a change of shape. Measured against the "
+                f"largest eigenvalue, the smallest tenth is {_times(self.slowest_factor, 'larger', 'smaller')} the "
+                "dense network's: at the largest stable learning rate of gradient descent in each, the slowest "
+                f"directions learn {_times(self.slowest_factor, 'faster', 'slower')} the dense network's."
             )
         said.append(
             f"Distance of the two spectra: {self.distance:.2f} decades, {self.shape_distance:.2f} with equal means "
@@ -103,9 +103,9 @@ def kernel_change(
 ) -> KernelChange:
     """Return the exact kernels of ``model`` at its present weights, dense and under ``masks``, on the same noise.
 
-    On 10 inputs, or 5 or 3 where the work would be too much, and at most 10 outputs of each; the statistics of
-    BatchNorm are those of these inputs in each net. ``output`` is that of `Net`. Raises InputError where 3 inputs are
-    too much.
+    They are computed on 10 inputs, or 5 or 3 where the work would be too much, and at most 10 outputs of each; the
+    statistics of BatchNorm are those of these inputs in each net. ``output`` is that of `Net`. Raises InputError where
+    even 3 inputs are too much.
 
     >>> layers = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 1, bias=False))
     >>> all_kept = {"0.weight": torch.ones(16, 8, dtype=torch.bool), "2.weight": torch.ones(1, 16, dtype=torch.bool)}

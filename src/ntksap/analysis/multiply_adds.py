@@ -36,7 +36,7 @@ class LayerCost:
 class Cost:
     """Multiply-adds of one inference: ``dense`` without masks, ``sparse`` under them.
 
-    ``uncounted`` names the masked weights that no counted layer used: idle for this input, or of an unknown module.
+    ``uncounted`` names the masked weights that no counted layer used: idle for this input, or in an unknown module.
     """
 
     layers: tuple[LayerCost, ...]
@@ -99,7 +99,7 @@ def cost(
 
 
 class Term(NamedTuple):
-    """``times`` applications of some rows of a parameter; or just ``times`` multiply-adds, which no mask thins out."""
+    """``times`` applications of some rows of a parameter; or just ``times`` multiply-adds, which no mask reduces."""
 
     times: int
     weight: Tensor | None = None
@@ -145,7 +145,7 @@ def _recurrent(
 
 
 def _experts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> list[Term]:
-    """An expert is applied to the inputs that are sent to it, by the indices that the module is given; else to all."""
+    """An expert is applied to the inputs that the module's indices send to it; without indices, to all."""
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     chosen = next((value for value in given if not value.is_floating_point()), None)
     weights = list(layer_weights(module))
@@ -191,7 +191,7 @@ def _bias(module: nn.Module, output: Tensor) -> list[Term]:
 
 
 def _each(parameter: Any, output: Tensor) -> list[Term]:
-    """Return a multiply-add for each entry of an output, by a parameter that has one entry for many of them."""
+    """Return a multiply-add for each entry of an output, with a parameter that has one entry for many of them."""
     return [Term(output.numel() // max(1, parameter.numel()), parameter)] if isinstance(parameter, Tensor) else []
 
 

@@ -13,11 +13,11 @@ from ntksap._base import InputError
 from ntksap.methods.moments import MOVES
 
 _BLOCKED = -1e4
-"""What is added to a logit and is below this is the mark of a mask."""
+"""A value below this that is added to a logit marks a mask."""
 
 
 class Counts(Tensor):
-    """Numbers of paths, value · e^exponent: the value is at most 1, however many they are."""
+    """Numbers of paths, value · e^exponent: the value is at most 1, however many paths there are."""
 
     exponent: float
     path: bool
@@ -25,7 +25,7 @@ class Counts(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer a torch function by its rule."""
+        """Answer a torch function with its rule."""
         own, kwargs = func.__name__, kwargs or {}
         name = own.strip("_") if own.startswith("__") else own.rstrip("_")
         name = _ALIASES.get(name, name)
@@ -102,7 +102,7 @@ def _mul(x: Any, y: Any) -> Counts:
 
 def _div(x: Any, y: Any, **kwargs: Any) -> Counts:
     if isinstance(y, Counts):
-        raise InputError("paths cannot be followed through a division by what depends on the input")
+        raise InputError("paths cannot be followed through a division by something that depends on the input")
     return x  # type: ignore[no-any-return]
 
 
@@ -118,7 +118,7 @@ def _add(x: Any, y: Any, **kwargs: Any) -> Counts:
 
 
 def _together(func: Callable[..., Tensor], parts: Sequence[Tensor], joined: bool = False, **kwargs: Any) -> Counts:
-    """Bring tensors to one exponent and apply ``func`` to them; what does not come from the input brings no path."""
+    """Bring tensors to one exponent and apply ``func`` to them; tensors not from the input bring no path."""
     known = [part for part in parts if isinstance(part, Counts)]
     live = [part for part in known if part.path] or known
     top = max(part.exponent for part in live)
@@ -153,7 +153,7 @@ def _pad(x: Counts, pad: Sequence[int], mode: str = "constant", value: Any = Non
 
 
 def _pool(dims: int) -> Callable[..., Counts]:
-    """Return the rule of a pooling by means: every entry of a window leads to its output."""
+    """Return the rule of average pooling: every entry of a window leads to its output."""
 
     def rule(
         x: Counts, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, *args: Any, **_: Any
@@ -181,14 +181,14 @@ def _max_pool(dims: int) -> Callable[..., Counts]:
         return_indices: bool = False,
     ) -> Counts:
         if return_indices or any(step != 1 for step in tree_leaves(dilation)):
-            raise InputError("paths cannot be followed through a max-pooling with dilation or indices")
+            raise InputError("paths cannot be followed through max-pooling with dilation or indices")
         return _pool(dims)(x, kernel_size, stride, padding, ceil_mode)
 
     return rule
 
 
 def _adaptive(func: Callable[..., Tensor]) -> Callable[..., Counts]:
-    """Return the rule of a pooling to a given size: means, times the number of entries in each window."""
+    """Return the rule of pooling to a given size: means, times the number of entries in each window."""
 
     def rule(x: Counts, output_size: Any, *args: Any, **kwargs: Any) -> Counts:
         found = func(x, output_size)
@@ -216,7 +216,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Counts:
-    """(…, L, E), (…, S, E), (…, S, V) → (…, L, V): a query, a key and a value, where the mask lets them meet."""
+    """(…, L, E), (…, S, E), (…, S, V) → (…, L, V): a query, a key and a value, where the mask allows it."""
     if enable_gqa:
         key, value = (
             _moved(torch.repeat_interleave, (x, query.shape[-3] // x.shape[-3]), {"dim": -3}) for x in (key, value)

@@ -26,7 +26,7 @@ def log10_paths(
     """Return log₁₀ of the number of paths from the entries of one input to those of its output; −∞ for none.
 
     The module's own forward pass counts them: on an input of ones, with masks as weights, without biases, with every
-    activation and norm as the identity, and with sums in place of means and maxima, an entry is the number of
+    activation and norm as the identity, and with sums instead of means and maxima, an entry is the number of
     paths that end there. So a convolution has a path for each place that a kept weight looks at. Where signals are
     multiplied (attention, gates), pairs of paths count. Each layer's numbers are divided by their largest, whose
     logarithm is kept, so that no network is too deep.
@@ -51,16 +51,17 @@ def log10_paths(
     except Exception as error:  # whatever a foreign module does with tensors that are not ordinary ones
         raise InputError(f"paths cannot be counted in this module ({str(error).splitlines()[0]})") from error
     if not isinstance(found, Counts):
-        raise InputError("paths cannot be counted in this module: its output comes from no input")
+        raise InputError("paths cannot be counted in this module: its output does not come from its input")
     total = float(found.as_subclass(Tensor).sum())
     return (found.exponent + math.log(total)) / math.log(10) if total > 0 and found.path else -math.inf
 
 
 @contextmanager
 def _identities(module: nn.Module) -> Iterator[None]:
-    """Inside the block, norms and activations that are modules of someone's own return what they are given.
+    """Inside the block, norms and activations that are custom modules return what they are given.
 
-    By what their class is called: such as RMSNorm and NewGELUActivation of transformers, whose parts are no identities.
+    They are recognised by the name of their class: such as RMSNorm and NewGELUActivation of transformers, whose parts
+    are not identities.
     """
     own = [
         part
@@ -82,7 +83,7 @@ _IDENTITY = re.compile("norm|elu|silu|activation", re.IGNORECASE)
 
 
 def _counted(name: str, weight: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what stands in for a parameter: its mask, 0 for a bias, and 1 for anything else."""
+    """Return the stand-in for a parameter: its mask, 0 for a bias, and 1 for anything else."""
     if mask is not None:
         return counts(mask.to(weight.device, torch.float64), path=False)
     if weight.dim() < 2:

@@ -1,4 +1,4 @@
-"""Which kept weights lie on a path from input to output? The others take part in nothing."""
+"""Which kept weights lie on a path from input to output? The others have no effect."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,8 +26,8 @@ def effective_masks(
     The module itself is evaluated on random positive inputs with random positive weights, no biases, and BatchNorms
     that change nothing. Signals are then positive wherever they arrive, so a weight is on a path exactly when the
     output depends on it: ∂(Σ c·output)/∂w ≠ 0. Reachability is thus found on the module's own graph. Some
-    layers hide a path from a single input (a max-pooling lets only its largest one through, a LayerNorm makes half of
-    its signals negative), so the union over several draws of many inputs is taken.
+    layers hide a path from a single input (max-pooling lets only the largest entry through, LayerNorm makes half of its
+    signals negative), so the union over several draws of many inputs is taken.
 
     >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
     >>> masks = {"0.weight": torch.tensor([[True, True], [False, False]]), "2.weight": torch.tensor([[False, True]])}
@@ -60,7 +60,7 @@ def effective_masks(
 
 
 def _positive(name: str, weight: Tensor, mask: Tensor | None, generator: torch.Generator) -> Tensor:
-    """Return what stands in for a parameter: 0 for a bias, 1 for a norm's scale, positive numbers for a weight."""
+    """Return the stand-in for a parameter: 0 for a bias, 1 for a norm's scale, positive numbers for a weight."""
     if weight.dim() < 2:
         return torch.zeros_like(weight) if name.endswith("bias") else torch.ones_like(weight)
     numbers = torch.rand(weight.shape, generator=generator, dtype=torch.float64).add(0.5).to(weight)

@@ -1,4 +1,4 @@
-"""Spectra as values: of a kernel, and how far two are apart."""
+"""Spectra as values: that of a kernel, and how far apart two are."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Kernel:
     Args:
         matrix: Θ (n·k × n·k), float64, symmetric; row i·k + c is output c of input i.
         num_inputs: n.
-        rounding: what rounding may make of an eigenvalue 0, relative to the largest one.
+        rounding: how large rounding may make an eigenvalue that is 0, relative to the largest one.
     """
 
     matrix: Tensor
@@ -30,7 +30,7 @@ class Kernel:
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of each input (k)."""
+        """Outputs for each input (k)."""
         return len(self) // self.num_inputs
 
     @cached_property
@@ -64,7 +64,7 @@ class Kernel:
     def relative_eigenvalues(self) -> Tensor:
         """Each eigenvalue ÷ the mean of the smallest 10 % (at least one), as in the paper.
 
-        Where that mean is numerically zero, `floor` stands in for it: large numbers, but finite ones.
+        Where that mean is numerically zero, `floor` takes its place: the numbers are large, but finite.
         """
         smallest = self.eigenvalues[-max(1, len(self) // 10) :].mean()
         return self.eigenvalues / max(float(smallest), self.floor, torch.finfo(torch.float64).tiny)
@@ -82,15 +82,15 @@ def spectrum_distance(
         D = sqrt( mean_r ( log10 max(λ_r, φ) − log10 max(μ_r, φ) )² ),   λ, μ descending, φ = floor · max μ
 
     Logarithms, because eigenvalues span decades and each direction learns at a rate proportional to its own: a
-    difference of values would only see the few largest. The floor, because logarithms of rounding errors would outweigh
-    all else; at the largest stable learning rate, a direction below 1e-6 of the top does not learn at all, and how far
-    below does not matter. So D is 0 for equal spectra, 1 where all differ by a factor of 10, and finite for a collapsed
-    net (all zero).
+    difference of values would only see the few largest. A floor, because logarithms of rounding errors would outweigh
+    everything else; at the largest stable learning rate, a direction below 1e-6 of the top does not learn at all, and
+    how far below does not matter. So D is 0 for equal spectra, 1 where all differ by a factor of 10, and finite for a
+    collapsed net (all zero).
 
     Args:
-        eigenvalues, reference: as many of each, in any order; the dense net's as the reference.
-        match_trace: divide each spectrum by its mean first, which leaves the shape: a common factor can be made up for
-            by the learning rate.
+        eigenvalues, reference: the same number of each, in any order; the dense net's as the reference.
+        match_trace: divide each spectrum by its mean first, which leaves the shape: the learning rate can make up for a
+            common factor.
         floor: see above.
 
     >>> spectrum_distance([100.0, 10.0, 0.0], [1000.0, 100.0, 0.0], floor=1e-3)

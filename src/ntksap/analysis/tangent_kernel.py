@@ -37,10 +37,10 @@ def ntk(
     """Return the empirical NTK of ``model`` under ``masks``: Θ = J diag(m) Jᵀ, J = ∂f(inputs; w)/∂w at w = θ⊙m.
 
     Exact for any module. J is made some columns at a time and its products are added up in float64, so that memory
-    holds Θ, the derivatives of some inputs and ``memory_mib`` of J. Time goes with n·k·(passes), where passes = size of
-    J ÷ ``memory_mib``, and with (n·k)²·(columns of J); a sparse net has few columns and needs one pass. J is multiplied
-    in float64 up to (n·k)²·(columns) = 2e10, beyond that in its own dtype. In float32 that moves eigenvalues
-    by about 1e-9 of the largest; `Kernel.floor` counts it in.
+    holds Θ, the derivatives of some inputs and ``memory_mib`` of J. Time grows with n·k·(passes), where passes = size
+    of J ÷ ``memory_mib``, and with (n·k)²·(columns of J); a sparse net has few columns and needs one pass. J is
+    multiplied in float64 up to (n·k)²·(columns) = 2e10, beyond that in its own dtype. In float32 that moves eigenvalues
+    by about 1e-9 of the largest; `Kernel.floor` takes that into account.
 
     Args:
         model: any ``nn.Module``; it is not changed.
@@ -50,7 +50,7 @@ def ntk(
         memory_mib: how much of J to hold at a time. It does not change the result beyond rounding.
         on_progress: called with (done, total) after each step.
 
-    Where even Θ is too large, `Jacobian.gram_operator` has its largest eigenvalues and its trace.
+    Where even Θ is too large, `Jacobian.gram_operator` gives its largest eigenvalues and its trace.
 
     >>> kernel = ntk(nn.Linear(2, 1), torch.tensor([[3.0, 4.0], [1.0, 0.0]]))   # x·x' for each pair of inputs
     >>> kernel.matrix
@@ -106,7 +106,7 @@ def _add_gram(matrix: Tensor, block: Tensor, dtype: torch.dtype) -> None:
         wide = part.to(dtype)
         if wide.device.type == "cpu":
             array = wide.numpy()
-            with np.errstate(all="ignore"):  # whoever calls it looks at the sum
+            with np.errstate(all="ignore"):  # the caller checks the sum
                 matrix += torch.from_numpy(array @ array.T)  # numpy computes one half of such a product, torch both
         else:
             matrix += wide @ wide.T

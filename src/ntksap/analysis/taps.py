@@ -34,8 +34,8 @@ class Taps:
     applied to input i, δ = ∂f/∂z after the layer, a before it. One reverse pass over a batch gives δ for every
     input and no derivative with respect to a weight; the sum is one product of matrices per input and layer.
 
-    It takes for granted that the first dimension of a and z counts inputs, and that the weights are used nowhere else.
-    Whoever uses it compares one input with plain differentiation.
+    It assumes that the first dimension of a and z counts inputs, and that the weights are used nowhere else. Its users
+    compare one input with plain differentiation.
     """
 
     def __init__(self, net: Net) -> None:
@@ -55,7 +55,7 @@ class Taps:
                 if not left.requires_grad:  # the first layers: no derivative with respect to weights is wanted
                     left.requires_grad_()
                 calls.append(Call(name, layer, args[0].detach(), left))
-                return left.clone()  # what comes next may work in place, and δ must be that of z itself
+                return left.clone()  # the next function may work in place, and δ must be that of z itself
 
             return hook
 
@@ -93,7 +93,7 @@ def derivatives(
 
     Args:
         outputs: (n, k), row i a function of input i alone.
-        calls: of the evaluation that made them.
+        calls: the calls of the evaluation that made them.
         wanted: the weights that are asked for, and which columns of them.
     """
     used = [call for call in calls if call.name in wanted and outputs.requires_grad]

@@ -14,20 +14,20 @@ COMMANDS = {
     "methods": ("show_methods", "list the methods and what each needs"),
     "allocate": ("run_allocate", "decide how many weights each layer keeps, from shapes alone"),
     "prune": ("run_prune", "choose which weights to keep, before training"),
-    "diagnose": ("run_diagnose", "tell what masks leave of each layer, and whether it is used"),
+    "diagnose": ("run_diagnose", "say what masks leave of each layer, and whether it is used"),
     "train": ("run_train", "prune, then train: one run, which the same command resumes"),
     "compare": ("run_compare", "compare methods: a sweep of runs, with table, figure and report"),
     "cost": ("show_cost", "count multiply-adds of inference, pruning and training"),
     "spectrum": ("run_spectrum", "compare spectra of the neural tangent kernel"),
     "report": ("run_report", "make one HTML page of all runs below a folder"),
     "reproduce": ("run_reproduce", "carry out a table or figure of the paper"),
-    "completion": ("print_completion", "print what makes bash, zsh or fish complete commands and options"),
+    "completion": ("print_completion", "print a script that makes bash, zsh or fish complete commands and options"),
 }
 """Command → the function in the file of its name, and what it does."""
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 """How OpenMP's threads wait for work: they spin for some 20 µs, then sleep. Threads that spin for longer take cores
 from other programs, so that jobs get up to 20 times slower beside a busy one; those that sleep at once take long to
-wake."""
+wake up."""
 _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 
 
@@ -53,7 +53,7 @@ def _answer(arguments: list[str]) -> int:
         print(f"error: unknown command {arguments[0]!r}.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     if not os.environ.keys() & WAITING.keys():  # a user's own choice wins
-        os.environ |= WAITING  # read when torch brings OpenMP, so before that
+        os.environ |= WAITING  # OpenMP reads them when torch loads it, so they must be set before
     if "" not in sys.path:  # so that --model package.module:factory finds the user's own code
         sys.path.insert(0, "")
     try:
@@ -108,8 +108,8 @@ def _help() -> str:
             "",
             *lines,
             "",
-            "ntksap COMMAND --help explains the options of a command; what has a result takes --json.",
-            "ntksap --version tells the version.",
+            "ntksap COMMAND --help explains the options of a command; commands with a result take --json.",
+            "ntksap --version prints the version.",
         ]
     )
 
@@ -122,5 +122,5 @@ def _show_warning(message: Warning | str, *args: object, **kwargs: object) -> No
 
 
 def _plain(text: str) -> str:
-    """Return a message without markup, which names from files may hold."""
+    """Return a message with its markup escaped, since names from files may contain some."""
     return text.replace("[", r"\[")

@@ -34,14 +34,14 @@ def run_allocate(
         sparsity: Share of prunable weights to remove, 0 ≤ sparsity < 1.
         rule: uniform, equal, erk, erk+, erk-logits (for transformers), ntk-sap (its closed form with one number per
             layer), or a method that needs no data, for the counts of its masks.
-        floor: What each layer keeps at least, as a number of weights or, below 1, as a share.
-        block_floor: What each block keeps at least, likewise.
-        blocks: Patterns of names with commas, one for each block; by default the numbered parts of the model.
+        floor: The least that each layer keeps, as a number of weights or, below 1, as a share.
+        block_floor: The least that each block keeps, likewise.
+        blocks: Patterns of names, separated by commas, one for each block; by default the numbered parts of the model.
         rescale: Kept weights will be rescaled before training: ntk-sap assumes it, and masks ask for it.
         rounds: Rounds of ntk-sap (20 by default) or of the method.
         out: Write the result to this JSON file.
-        masks: Also draw masks that keep so many weights, and write them to this file one layer after another.
-        places: Which weights these keep: random ones, or as many in every output and input.
+        masks: Also draw masks that keep these numbers of weights, and write them to this file layer by layer.
+        places: Which weights these keep: random ones, or the same number in every output and input.
         json: Print one JSON object.
     """
     built = model.build()

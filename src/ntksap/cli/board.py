@@ -1,4 +1,4 @@
-"""What is known of a sweep: done, running, waiting, failed, best so far, time left."""
+"""What is known about a sweep: done, running, waiting, failed, best so far, time left."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from ntksap.runs import DENSE, Event, Settings
 
 
 class Board:
-    """A sweep as it goes, from its events; when one is over, the next event begins another."""
+    """A sweep in progress, told by its events; when one is over, the next event begins another."""
 
     def __init__(self) -> None:
         self._begin(0)
@@ -83,12 +83,12 @@ class Board:
 
 
 def describe_outcome(result: dict[str, Any]) -> str:
-    """Return the accuracy, or of a run that ends with the masks what they cost."""
+    """Return the accuracy, or, for a run that ends with the masks, the cost of an inference under them."""
     return f"{result['top1']:.2%}" if "top1" in result else f"{result['inference_flops'] / 1e6:.2f}·10⁶ multiply-adds"
 
 
 def name_run(settings: Settings) -> str:
-    """Return what lines call a run."""
+    """Return the name of a run for printed lines."""
     sparsity = "" if settings.method == DENSE else f" {settings.sparsity:.2%}"
     variant = [settings.pattern, "" if settings.places == "score" else f"{settings.places} places"]
     return " ".join([f"{settings.label}{sparsity}", *(word for word in variant if word), f"seed {settings.seed}"])

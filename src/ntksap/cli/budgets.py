@@ -1,4 +1,4 @@
-"""``ntksap cost --methods``: what pruning, inference and training cost by each method, in tables like the paper's."""
+"""``ntksap cost --methods``: what pruning, inference and training cost with each method, in tables like the paper's."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,8 +36,8 @@ def print_budgets(rows: Sequence[BudgetRow], training: str) -> None:
     _print_scaled("one inference", shares, inference)
     _print_scaled("pruning + training, paper's counting", shares, total)
     say(
-        f"\nThe smallest of a column is bold, the largest blue. –: the paper does not count it. Training: {training}. "
-        "An inference costs so little if zeros are skipped, which the paper supposes of training too. What is "
+        f"\nThe smallest in a column is bold, the largest blue. –: the paper does not count it. Training: {training}. "
+        "An inference costs this little only if zeros are skipped, which the paper assumes for training too. What is "
         "evaluated here is counted as dense; on a CPU, convolutions that are sparse enough skip zeros and cost less.",
     )
 
@@ -70,7 +70,7 @@ def _print(title: str, heads: Sequence[str], table: Numbers, shown: Callable[[in
 
 
 def _marked(number: int | None, column: Sequence[int | None], shown: Callable[[int], str]) -> str:
-    """Return a number of a column, its smallest in bold and its largest in blue; nothing is marked among equals."""
+    """Return a number of a column, in bold if it is the smallest, blue if the largest, plain if all are equal."""
     if number is None:
         return "–"
     known = [other for other in column if other is not None]

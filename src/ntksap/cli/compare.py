@@ -52,19 +52,20 @@ def run_compare(
         recipe_settings: Settings of the recipe to replace.
         keep: How many weights each layer keeps, and which of them; the same for all methods.
         model: A model from the table.
-        methods: Names from `ntksap methods` with commas between them, or all (but imp, which trains again and again).
-        sparsities: Shares of prunable weights to remove, with commas between them.
-        patterns: Patterns, with commas between them: unstructured,channel,block:16x16,2:4. With several, or --thin,
-            seconds of inference and of a training step and file sizes are measured after the runs.
+        methods: Names from `ntksap methods`, separated by commas, or all (except imp, which trains again and again).
+        sparsities: Shares of prunable weights to remove, separated by commas.
+        patterns: Patterns, separated by commas: unstructured,channel,block:16x16,2:4. With several, or --thin, the
+            seconds of an inference and of a training step and the file sizes are measured after the runs.
         thin: Add the thin network (fewer channels in every layer) at each sparsity, and, with the pattern channel,
             random channels at the same widths.
-        seeds: Seeds, with commas between them.
+        seeds: Seeds, separated by commas.
         recipe: How to train: a name from the package (quick, cifar10-resnet20, …), or your own TOML file.
-        sanity: Variants to add for each method, with commas: shuffle, reinit, invert.
+        sanity: Variants to add for each method, separated by commas: shuffle, reinit, invert.
         out: The folder for runs, table, figure and report.
         device: cpu, cuda or mps.
-        log: What else takes the records of training, with commas: tensorboard, wandb (offline); in each run's folder.
-        other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
+        log: Where else to log training, separated by commas: tensorboard, wandb (offline); in each run's folder.
+        other_kernels: Carry on with runs that began with other kernels (a C compiler came or went, or NTKSAP_NATIVE
+            changed).
         json: Print one JSON object.
         quiet: Print no progress.
     """
@@ -103,7 +104,7 @@ def run_compare(
 
 
 def _print(table: list[Cell], out: Path) -> None:
-    """Print methods × sparsities: the best in bold, also what three or more seeds cannot tell from it."""
+    """Print methods × sparsities: in bold the best, and those that three or more seeds cannot tell from it."""
     sparsities = sorted({cell.sparsity for cell in table if cell.method != DENSE})
     marked = marks(table)
     by_key = {(cell.method, cell.sparsity): cell for cell in table}

@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 class _PlainConsole(Console):
-    """Prints text and nothing else: names from files may hold codes that steer a terminal, or :factory: for emoji."""
+    """Prints text and nothing else: names from files may hold terminal control codes, or :factory: for an emoji."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(emoji=False, **settings)
@@ -26,7 +26,7 @@ stderr = _PlainConsole(stderr=True)
 
 
 def say(text: str) -> None:
-    """Print prose on stdout: on a terminal broken between words, elsewhere in one line.
+    """Print prose on stdout: broken between words on a terminal, in one line elsewhere.
 
     A word that is longer than a line, such as a path, stays whole.
     """

@@ -34,18 +34,18 @@ def show_cost(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Count multiply-adds: of one inference, layer by layer; with --methods the paper's tables of pruning, inference
-    and training by each method, in the paper's counting and as really evaluated.
+    """Count multiply-adds: of one inference, layer by layer; with --methods, the paper's tables of pruning, inference
+    and training with each method, in the paper's counting and as actually evaluated.
 
     Args:
         model: Which model.
         method_options: Options of single methods, for those of --methods that have them.
         masks: A mask file of this model, for the inference layer by layer; without it the dense model is counted.
-        methods: Names from `ntksap methods` with commas between them, or all (but imp). Each prunes the model to each
-            of the sparsities, since what an inference costs depends on the masks.
-        sparsities: Shares of prunable weights to remove, with commas between them; by default those of the paper's
-            tables, 1 − 0.8^k.
-        recipe: How many epochs training takes.
+        methods: Names from `ntksap methods`, separated by commas, or all (except imp). Each prunes the model to each of
+            the sparsities, since the cost of an inference depends on the masks.
+        sparsities: Shares of prunable weights to remove, separated by commas; by default those of the paper's tables,
+            1 − 0.8^k.
+        recipe: The recipe that says how many epochs training takes.
         images: How many images an epoch has; by default as many as the data set, else 50,000.
         data: A data set, for methods that need one to prune.
         data_dir: Where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
@@ -59,10 +59,10 @@ def show_cost(
         _show_layers(model, load(data, data_dir) if data else None, masks, json)
         return
     if masks is not None:
-        raise InputError("--methods makes its own masks: leave --masks out, or --methods")
+        raise InputError("--methods makes its own masks: omit --masks or --methods")
     names, shares = choose_methods(methods), parse_numbers(float, "sparsities", sparsities)
     options = pick_given(method_options)
-    prunings(names, shares, options=options, data=data)  # raises before any work if they cannot be
+    prunings(names, shares, options=options, data=data)  # raises before any work if they are impossible
     epochs = load_recipe(recipe).epochs
     if out is not None:
         require_new(out)

@@ -31,19 +31,20 @@ def run_diagnose(
     plot: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Look at masks before training: what is left of each layer, what of it is used, what it will cost, and how it
+    """Look at masks before training: what is left of each layer, how much of it is used, what it will cost, and how it
     changes the neural tangent kernel, which decides how fast training begins.
 
     Args:
-        masks: A mask file, or several to set beside each other.
-        model: The model the masks are for. By default this and the next three are what is written in the file.
+        masks: A mask file, or several to compare side by side.
+        model: The model the masks are for. By default this and the next three are read from the file.
         classes: Number of classes.
         input_shape: Shape of one input.
         seed: Decides the initial weights that the kernel is computed at, and its noise inputs.
-        kernel: Of one file: compare the neural tangent kernel with the dense network's (seconds; not of large models).
-        picture: Of one file: draw the layers, and the eigenvalues of both kernels, to this file (png, svg or pdf).
+        kernel: For one file: compare the neural tangent kernel with the dense network's (takes seconds; skipped for
+            large models).
+        picture: For one file: draw the layers, and the eigenvalues of both kernels, to this file (png, svg or pdf).
         plot: Draw the number of paths from input to output against the channels on one, for each file, to this file.
-        json: Print one JSON object; of several files, one that lists them.
+        json: Print one JSON object; for several files, one that lists them.
     """
     if not masks or (picture is not None and len(masks) > 1):
         raise InputError("diagnose takes at least one mask file, and --picture exactly one; --plot compares several")
@@ -73,7 +74,7 @@ def run_diagnose(
 
 
 def _label(masks: Masks) -> str:
-    """Return what a figure calls masks: their method, as far as the file says it."""
+    """Return the label of masks in a figure: their method, as far as the file names it."""
     said = [str(masks.info.get(key, "")) for key in ("method", "allocation")]
     text = ", ".join(part for part in (*said, "regrown" if masks.info.get("regrown") else "") if part)
     return text[:60] or "masks"

@@ -7,9 +7,10 @@ from ntksap.pruning import Masks
 
 
 def model_of(masks: Masks, given: ModelArguments, any_seed: bool) -> ModelArguments:
-    """Return which model masks are for: what the user says, else what the file says, if that can be trusted.
+    """Return the model that masks are for: what the user says, else what the file says, if that can be trusted.
 
-    A file names models of the table only. Code to import and call comes from the user's own --model, never from a file.
+    A file may only name models of the table. Code to import and call comes from the user's own --model, never from a
+    file.
     """
     info = masks.info
     name = given.model or info.get("model", "resnet20")
@@ -17,23 +18,23 @@ def model_of(masks: Masks, given: ModelArguments, any_seed: bool) -> ModelArgume
         own = isinstance(name, str) and ":" in name
         advice = f"If it is your own, and you trust it, add --model {name}" if own else "Say which it is: --model NAME"
         raise InputError(
-            f"the mask file says that its model is {str(name)[:80]!r}, which is not one of the table. {advice[:200]}"
+            f"the mask file says that its model is {str(name)[:80]!r}, which is not in the table. {advice[:200]}"
         )
     shape, classes, seed = given.input_shape, given.classes, given.seed
     if shape is None and (said := info.get("input_shape")) is not None:
         if not isinstance(said, list) or not 0 < len(said) <= 8 or not all(_size(size, 4096) for size in said):
-            raise InputError("the mask file says no usable shape of one input: add --input-shape, such as 3 32 32")
+            raise InputError("the mask file gives no usable shape of one input: add --input-shape, such as 3 32 32")
         shape = tuple(said)
     if classes is None and (said := info.get("classes")) is not None:
         if not _size(said, 10**6):
-            raise InputError("the mask file says no usable number of classes: add --classes")
+            raise InputError("the mask file gives no usable number of classes: add --classes")
         classes = said
     if any_seed:
         seed = info.get("seed", 0)
         if type(seed) is not int or not 0 <= seed < 2**63:
-            raise InputError("the mask file says no usable seed: add --seed")
+            raise InputError("the mask file gives no usable seed: add --seed")
     chosen = ModelArguments(name, classes, shape, seed)
-    if ":" not in name:  # before memory is taken for a model as large as the file may say
+    if ":" not in name:  # before memory is taken for a model that may be huge if the file says so
         masks.check(chosen.outline())
     return chosen
 
@@ -43,7 +44,7 @@ def _size(value: object, most: int) -> bool:
 
 
 def _in_table(name: object) -> bool:
-    """Whether a name from a file is one of the table, at a width that the table has."""
+    """Whether a name from a file is in the table, and no wider than the widest model there."""
     try:
         return isinstance(name, str) and model_named(name).width <= max(model.width for model in MODELS.values())
     except InputError:

@@ -21,13 +21,13 @@ class ModelArguments:
     """Which model."""
 
     model: Annotated[str, tyro.conf.arg(metavar=MODEL)] = "resnet20"
-    """A model from the table; an untrained one of transformers by its configuration (hf:config.json, or
-    hf:config.json:CLASS) or of timm (timm:NAME), without network; or your own as package.module:factory (called without
-    arguments)."""
+    """A model from the table; an untrained one from transformers by its configuration (hf:config.json, or
+    hf:config.json:CLASS) or from timm (timm:NAME), neither of which needs a network connection; or your own as
+    package.module:factory (called without arguments)."""
     classes: int | None = None
-    """Number of classes (not of your own model)."""
+    """Number of classes (not for your own model)."""
     input_shape: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="C H W")] = None
-    """Shape of one input; needed for your own model. Of a model of tokens, their number."""
+    """Shape of one input; needed for your own model. For a model that reads tokens, their number."""
     seed: int = 0
     """Decides the initial weights and every draw."""
 
@@ -97,21 +97,21 @@ class DataArguments:
 
 
 def split_list(text: str) -> list[str]:
-    """Return the parts of a text with commas between them."""
+    """Return the parts of a text that are separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def choose_methods(text: str) -> list[str]:
-    """Return the names in ``text``; all of them but those that train the network again and again for "all"."""
+    """Return the names in ``text``; for "all", every method except those that train the network again and again."""
     return [name for name, method in METHODS.items() if not method.trains] if text == "all" else split_list(text)
 
 
 def parse_numbers(kind: type[Any], what: str, text: str) -> list[Any]:
-    """Return the numbers of a text with commas between them; ``what`` is the name of the option."""
+    """Return the numbers in a text, separated by commas; ``what`` is the name of the option."""
     try:
         found = [kind(part) for part in split_list(text)]
     except ValueError:
-        raise InputError(f"--{what} are numbers with commas between them, such as 0.9,0.98, not {text!r}") from None
+        raise InputError(f"--{what} takes numbers separated by commas, such as 0.9,0.98, not {text!r}") from None
     if not found:
         raise InputError(f"--{what} is empty")
     return found

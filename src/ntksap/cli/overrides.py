@@ -26,7 +26,7 @@ def pick_given(overrides: object) -> dict[str, Any]:
 def spell_out_flags(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with ``--flag`` as ``--flag True`` and ``--no-flag`` as ``--flag False``.
 
-    For the overrides alone, which have three states and therefore take a value.
+    This is for the overrides alone, which have three states and therefore take a value.
     """
     spelled: list[str] = []
     for index, argument in enumerate(arguments):

@@ -1,4 +1,4 @@
-"""Progress on stderr: on a terminal bars and the board of a sweep, which stay in place; elsewhere lines; or nothing."""
+"""Progress on stderr: bars and the board of a sweep, in place, on a terminal; lines elsewhere; or nothing."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ from ntksap.cli.console import say_duration, stderr
 from ntksap.runs import Event, Progress
 
 _SECONDS = 1.0
-"""Between two lines on the same work, but for epochs, each of which has its line."""
+"""Pause between two lines about the same work, except for epochs, each of which has its own line."""
 
 
 class Display:
@@ -46,7 +46,7 @@ class Display:
     def __enter__(self) -> "Display":
         if self._in_place:
             self._stack.enter_context(Live(Group(self._board, self._bars), console=stderr, transient=True))
-        # Ray prints what it thinks; stdout is for results
+        # Ray prints messages of its own; stdout is for results
         self._stack.enter_context(redirect_stdout(sys.stderr))
         return self
 
@@ -59,7 +59,7 @@ class Display:
             stderr.print(f"stopped after {done} of {self._board.total} runs; the same command resumes them")
 
     def on_progress(self, progress: Progress) -> None:
-        """Show how far some work is."""
+        """Show how far some work has got."""
         if self._in_place:
             self._move_bar(progress)
         else:
@@ -107,7 +107,7 @@ class Display:
 
 
 class Clock:
-    """How long pieces of work will still take, by how long their units took so far, and when to speak of them again."""
+    """How long pieces of work will still take, judging by their units so far, and when the next line is due."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -120,10 +120,10 @@ class Clock:
         self._began[key] = (self._last, 0)
 
     def left(self, key: str, done: int, total: int) -> float | None:
-        """Return the seconds that the rest will take if it goes on as it did; None before anything is done.
+        """Return the seconds that the rest will take at the pace so far; None before anything is done.
 
-        Of work that is heard of for the first time with something done, one unit was done since the last news of any
-        work: the others may be from before, as in a run that is resumed.
+        Where work is first reported with something already done, one unit is taken to have been done since the last
+        news of any work: the others may be from before, as in a run that is resumed.
         """
         now = time.monotonic()
         began, before = self._began.setdefault(key, (self._last if done else now, max(done - 1, 0)))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import join_job, new_folder, peak_memory_mib, require_new, write_json
-from ntksap._prune import warn_of_collapse
+from ntksap._prune import method_for, warn_of_collapse
 from ntksap.analysis import diagnose
 from ntksap.cli.console import print_json, say
 from ntksap.cli.diagnose import print_sentences
@@ -20,16 +20,16 @@ from ntksap.data import load
 from ntksap.report import densities_figure, write_figure
 from ntksap.runs import Place, make_masks, pruning_for
 
-# What the command knows of its masks anyway; the rest is what the method has to say.
+# What the command knows about its masks anyway; the rest is what the method reports.
 _SAID = {"method", "model", "classes", "sparsity", "seed", "precision", "round", "rounds", "input_shape", "seconds"}
 
 
 @dataclass(frozen=True)
 class PruneArguments:
-    """How to prune; what is not given is the method's own default."""
+    """How to prune; by default as the method does."""
 
-    method: str = "ntk-sap"
-    """A name from `ntksap methods`."""
+    method: str | None = None
+    """A name from `ntksap methods`; by default ntk-sap, and random-erk-logits for a model with attention."""
     sparsity: float = 0.9
     """Share of prunable weights to remove, 0 ≤ sparsity < 1."""
     rounds: int | None = None
@@ -40,16 +40,15 @@ class PruneArguments:
     """Rank all weights together, or within each layer; the method's own by default, mostly global. Whole channels are
     ranked within each coupled group by default."""
     floor: int | float = 0
-    """Weights that each layer keeps at least, as a number or, below 1, as a share."""
+    """The least that each layer keeps, as a number of weights or, below 1, as a share."""
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
     """Where weight draws come from."""
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
-    """Of the scores. auto: the model's own, or bfloat16 where the device is fast at it and the method bears it. float64
-    where float32 overflows."""
+    """Precision of the scores. auto: the model's own, float32 for one in float16; float64 where float32 overflows."""
     device: str = "cpu"
     """cpu, cuda or mps."""
     micro_batch: int | None = None
-    """Inputs to work on at a time, with the same result; by default a whole batch, and less if memory runs out."""
+    """Inputs to process at a time, with the same result; by default a whole batch, and less if memory runs out."""
     data: str | None = None
     """A data set, for the methods that need one: digits, cifar10, cifar100, tiny-imagenet or imagenet."""
     data_dir: Path | None = None
@@ -71,7 +70,7 @@ def run_prune(
 
     Args:
         model: Which model.
-        pruning: How; what is not given is the method's own default.
+        pruning: How to prune; by default as the method does.
         method: Options of single methods.
         keep: How many weights each layer keeps, which of them, and in which pattern.
         out: A new folder for masks.safetensors, prune.json and densities.png.
@@ -79,8 +78,13 @@ def run_prune(
         quiet: Print no progress.
     """
     how = pruning
+    if out is not None:
+        require_new(out)
+    data = load(how.data, how.data_dir) if how.data else None
+    built = model.build(data)
+    chosen = how.method or method_for(built.module, built.shape, built.inputs, scope=how.scope, pattern=keep.pattern)
     settings = pruning_for(
-        method=how.method,
+        method=chosen,
         sparsity=how.sparsity,
         seed=model.seed,
         rounds=how.rounds,
@@ -92,10 +96,6 @@ def run_prune(
         options=pick_given(method),
         **keep.settings(),
     )
-    if out is not None:
-        require_new(out)
-    data = load(how.data, how.data_dir) if how.data else None
-    built = model.build(data)
     about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()
     with join_job(how.device) as (ranks, device), Display(quiet or not ranks.first) as display:
@@ -117,7 +117,7 @@ def run_prune(
     warn_of_collapse(masks, strict=how.strict)
     found = diagnose(built.module, masks, **built.probe)
     result: dict[str, Any] = {
-        "method": how.method,
+        "method": chosen,
         "model": model.model,
         "data": how.data,
         "seed": model.seed,
@@ -143,13 +143,13 @@ def run_prune(
         with new_folder(out) as folder:
             masks.save(folder / "masks.safetensors")
             write_json(folder / "prune.json", result)
-            title = f"{model.model} pruned to {how.sparsity:.2%} by {how.method}"
-            write_figure(densities_figure({how.method: masks}, title), folder / "densities.png")
+            title = f"{model.model} pruned to {how.sparsity:.2%} by {chosen}"
+            write_figure(densities_figure({chosen: masks}, title), folder / "densities.png")
     if json:
         print_json(result)
         return
     print_layers(masks.layers())
-    say(f"\n{how.method} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.")
+    say(f"\n{chosen} kept {masks.kept:,} of {masks.total:,} weights in {seconds:.1f} s.")
     print_sentences(found)
     for key, value in masks.info.items():
         if key not in _SAID:

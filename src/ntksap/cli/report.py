@@ -9,7 +9,7 @@ from ntksap.report import read_folder, write_report
 
 
 def run_report(folder: Positional[Path], out: Path | None = None, json: bool = False) -> None:
-    """Make one HTML page of the runs in a folder: summary, figures, tables, settings. It needs no network to be read.
+    """Make one HTML page of the runs in a folder: summary, figures, tables, settings. It can be read offline.
 
     Args:
         folder: Where runs are, at any depth: the --out of `ntksap compare` or `ntksap train`.

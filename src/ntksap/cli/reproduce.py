@@ -39,21 +39,23 @@ def run_reproduce(
     """Carry out a table or figure of the paper again and put the paper's numbers beside ours.
 
     Stop it whenever you like; the same command resumes it. Tables and figures that need the same runs or
-    masks share them. What needs a data set or a method that is not here is listed as missing; the rest goes on.
+    masks share them. Parts that need a data set or a method that is not here are listed as missing; the rest is
+    carried out.
 
     Args:
         name: A table or figure (see --list), or a plan of your own as a TOML file.
         list: Name all tables and figures of the paper, and stop.
         scale: quick is a small budget for 2 CPU cores; paper is the paper's full protocol.
-        panels: Only these panels, with commas: cifar10, cifar100, tiny-imagenet, imagenet-resnet18, imagenet-resnet50.
-        seeds: Other seeds than the plan's, with commas between them.
+        panels: Only these panels (use commas): cifar10, cifar100, tiny-imagenet, imagenet-resnet18, imagenet-resnet50.
+        seeds: Seeds other than the plan's, separated by commas.
         data_dir: Where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
         download: Fetch a data set that is not there.
         workers: Processes that decode image files.
         out: The folder for everything; NAME-SCALE in it holds comparison.json, comparison.md, figures and report.html.
-        jobs: Runs at the same time, which share the cores; by default one per core.
+        jobs: How many runs to carry out at the same time; they share the cores; by default one per core.
         device: cpu, cuda or mps.
-        other_kernels: Go on with runs that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
+        other_kernels: Carry on with runs that began with other kernels (a C compiler came or went, or NTKSAP_NATIVE
+            changed).
         finished: Show the finished runs of this folder, whatever their number, and carry out nothing.
         json: Print one JSON object.
         quiet: Print no progress.

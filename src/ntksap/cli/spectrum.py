@@ -37,19 +37,19 @@ def run_spectrum(
     Args:
         model: Which model.
         method_options: Options of single methods, for those of the compared methods that have them.
-        methods: Names from `ntksap methods` with commas between them, or all.
-        sparsities: Shares of prunable weights to remove, with commas between them.
-        data: A data set: its test images are the inputs, and methods that need data prune by its training images.
+        methods: Names from `ntksap methods`, separated by commas, or all.
+        sparsities: Shares of prunable weights to remove, separated by commas.
+        data: A data set: its test images are the inputs, and methods that need data prune with its training images.
             Without it the inputs are standard normal noise.
         data_dir: Where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
-        inputs: Inputs that the kernel is computed on (n); the kernel has n times the number of classes rows.
-        norm: BatchNorm statistics, constant in either case: of these inputs in each net, or the running ones, which
-            mean nothing before training.
+        inputs: Inputs that the kernel is computed on (n); the kernel has n × classes rows.
+        norm: BatchNorm statistics, constant in either case: those of these inputs in each net, or the running ones,
+            which mean nothing before training.
         dtype: Precision of the derivatives; eigenvalues are always float64.
         memory_mib: How much of the Jacobian to hold at a time.
         device: cpu, cuda or mps.
-        during: A run that kept checkpoints (`ntksap train --keep-epochs 0,40,80`): compare its own spectra on the way
-            instead, absolute and relative; the options of models, methods and --data mean nothing then.
+        during: A run that kept checkpoints (`ntksap train --keep-epochs 0,40,80`): compare its own spectra during
+            training instead, absolute and relative; the options for models and methods and --data are then ignored.
         out: A new folder for spectrum.json, spectrum.png and spectrum.svg (during.* with --during).
         json: Print one JSON object.
         quiet: Print no progress.

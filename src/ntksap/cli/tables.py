@@ -18,7 +18,7 @@ _LEAST = 16
 def print_table(table: Table) -> None:
     """Print a table on stdout; where the terminal is too narrow for it, a paragraph per row: ``column: value · …``.
 
-    Columns whose contents may be broken into lines are prose and need room for a few words, others for all they hold.
+    Columns whose contents may be broken into lines are prose and need space for a few words, others for all they hold.
     """
     widths = [
         (most if column.no_wrap or column.justify != "left" else min(most, max(least, _LEAST)))
@@ -40,7 +40,7 @@ def print_table(table: Table) -> None:
 
 
 def print_layers(layers: Iterable[Mapping[str, Any]]) -> None:
-    """Print shape, kept and density of each layer, and of all together; ``layers`` is what `Masks.layers` gives."""
+    """Print shape, kept and density of each layer, and of all together; ``layers`` is what `Masks.layers` returns."""
     rows = list(layers)
     kept, total = (sum(row[key] for row in rows) for key in ("kept", "total"))
     table = Table(box=None, header_style="bold", footer_style="bold", pad_edge=False, show_footer=True)
@@ -71,7 +71,7 @@ def _print_row(name: RenderableType, values: list[tuple[Column, RenderableType]]
     if _plain(name):
         stdout.print(f"[bold]{escape(_plain(name))}[/]", style=style, highlight=False)
     if parts:
-        # A part is not broken within, unless it is prose: non-breaking spaces hold it together until it is printed.
+        # A part is not broken up, unless it is prose: non-breaking spaces hold it together until it is printed.
         held = [part.replace(" ", "\u00a0") if len(part) < 2 * _LEAST else part for part in parts]
         text = broken(" · ".join(held), stdout.width, indent="  ").replace("\u00a0", " ")
         stdout.print(text, style=style, highlight=False, markup=False)

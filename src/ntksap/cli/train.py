@@ -45,9 +45,9 @@ def run_train(
         method_options: Options of single methods.
         recipe_settings: Settings of the recipe to replace.
         keep: How many weights each layer keeps, which of them, and in which pattern.
-        model: A model from the table, with -wN at another width: resnet20-w8 is half of resnet20.
+        model: A model from the table, with -wN for another width: resnet20-w8 is half as wide as resnet20.
         method: A name from `ntksap methods`; dense prunes nothing, thin has fewer channels in every layer instead.
-        sparsity: Share of prunable weights to remove (of the thin network: by which it is smaller).
+        sparsity: Share of prunable weights to remove (for the thin network: the share by which it is smaller).
         seed: Decides initial weights, draws, the order of images and augmentation.
         recipe: How to train: a name from the package (quick, cifar10-resnet20, …), or your own TOML file.
         sanity: Shuffle the mask within layers, train it from fresh weights, or keep the lowest scores.
@@ -55,13 +55,14 @@ def run_train(
         schedule: How density falls over the rounds; the method's own by default.
         scope: Rank all weights together, or within each layer; the method's own by default, mostly global. Whole
             channels are ranked within each coupled group by default.
-        floor: Weights that each layer keeps at least, as a number or, below 1, as a share.
-        keep_epochs: Epochs after which to keep a checkpoint, with commas: 0,40,80 (0 is before training).
+        floor: The least that each layer keeps, as a number of weights or, below 1, as a share.
+        keep_epochs: Epochs after which to keep a checkpoint, separated by commas: 0,40,80 (0 is before training).
         sync_norm: With several processes (torchrun), take BatchNorm's statistics over all of them.
-        other_kernels: Go on with a run that began with other kernels (a C compiler came or went, NTKSAP_NATIVE).
+        other_kernels: Carry on with a run that began with other kernels (a C compiler came or went, or NTKSAP_NATIVE
+            changed).
         out: The folder that holds runs; this run is a folder in it, named by its settings.
         device: cpu, cuda or mps.
-        log: What else takes the records of training, with commas: tensorboard, wandb (offline); in the run's folder.
+        log: Where else to log training, separated by commas: tensorboard, wandb (offline); in the run's folder.
         json: Print the result as one JSON object.
         quiet: Print no progress.
     """
@@ -83,7 +84,7 @@ def run_train(
     kept = tuple(parse_numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
     with join_job(device) as (ranks, own), Display(quiet or not ranks.first) as display:
         if ranks.first and read_result(out / settings.name) is not None:
-            stderr.print("this run is finished already; here is its result", highlight=False)
+            stderr.print("this run is already finished; here is its result", highlight=False)
         place = Place(
             data.data_dir,
             data.download,

@@ -62,7 +62,7 @@ class Backward:
 
 
 def everything(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
-    """Want all of every argument: what is done with them is not known."""
+    """Want all of every argument: what the operator does with them is not known."""
     for source in node.all_input_nodes:
         work.add(source, torch.ones((), dtype=torch.bool))
         value = source.meta.get("val")
@@ -72,7 +72,7 @@ def everything(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> No
 
 
 def elementwise(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
-    """Want of every argument what is wanted of the result, but for factors of 0."""
+    """Want of every argument what is wanted of the result, except for factors of 0."""
     assert wanted[0] is not None
     for source in node.all_input_nodes:
         value = source.meta.get("val")

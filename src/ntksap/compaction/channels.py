@@ -13,9 +13,9 @@ from ntksap.pruning import Masks
 
 
 def channel_masks(model: nn.Module, groups: ChannelGroups, kept: Sequence[Tensor]) -> Masks:
-    """Return masks of every tensor on which a unit stands: weights, biases, parameters of norms and running means.
+    """Return masks of every tensor that holds part of a unit: weights, biases, parameters of norms and running means.
 
-    What a removed channel leaves is then exactly 0 in all tensors that carry it, and stays so in training.
+    A removed channel is then exactly 0 in all tensors that carry it, and stays 0 in training.
 
     Args:
         model: the module that ``groups`` were read from.
@@ -35,7 +35,7 @@ def channel_masks(model: nn.Module, groups: ChannelGroups, kept: Sequence[Tensor
 def maskable(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Return the shapes of what masks of channels hold at zero: parameters and running means, in their order.
 
-    Other buffers are of no channel, or must not be 0, as running variances.
+    Other buffers belong to no channel, or must not be 0, like running variances.
     """
     module = unwrap(model)
     means = ((name, buffer) for name, buffer in module.named_buffers() if name.endswith("running_mean"))
@@ -43,7 +43,7 @@ def maskable(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def spread(groups: ChannelGroups, kept: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Return a mask for each of these tensors: what stands on a unit that is not kept goes."""
+    """Return a mask for each of these tensors: entries that belong to a unit that is not kept go."""
     masks = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
     for group, keep in zip(groups.groups, kept, strict=True):
         for member in group.members:
@@ -54,7 +54,7 @@ def spread(groups: ChannelGroups, kept: Sequence[Tensor], shapes: Mapping[str, t
 
 
 def gathered(groups: ChannelGroups, masks: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return which units masks keep, the reverse of `spread`: those of which anything is left where they stand."""
+    """Return which units masks keep, the reverse of `spread`: those of which any entry is left."""
     kept = []
     for group in groups.groups:
         keep = torch.zeros(group.size, dtype=torch.bool)

@@ -30,7 +30,8 @@ from ntksap.compaction.values import (
 def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tuple[Demands, list[Fold]]:
     """Return what the outputs depend on, and where constants can be folded.
 
-    What reaches an output only through statistics over channels, of operators that may be ``inexact``, does not count.
+    Entries that reach an output only through statistics over channels, in operators that may be ``inexact``, do not
+    count.
     """
     work = Backward(values)
     for node in graph.outputs:
@@ -109,7 +110,7 @@ def _matmul(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
 
 
 def _einsum(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
-    """An entry counts if it meets, in a product that is wanted, no zero."""
+    """An entry counts if it meets no zero in a product that is wanted."""
     equation, operands = str(node.args[0]).replace(" ", ""), list(node.args[1])  # type: ignore[arg-type]
     left, arrow, right = equation.partition("->")
     if not arrow or "." in equation:
@@ -190,7 +191,7 @@ def _attention(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> No
 
 
 def _embedding(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
-    return None  # the ids of its columns stand on the result already
+    return None  # the ids of its columns are already on the result
 
 
 def _reduction(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:

@@ -1,4 +1,4 @@
-"""The graph of a module, read by ``torch.export``: nodes in the order in which they run, and what its tensors are."""
+"""The graph of a module, read with ``torch.export``: nodes in the order in which they run, and what its tensors are."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -45,14 +45,14 @@ def read_graph(module: nn.Module, example_inputs: Inputs) -> Graph:
     module = unwrap(module)
     args, kwargs = arguments(example_inputs)
     try:
-        with evaluating(module), torch.no_grad(), warnings.catch_warnings():  # no_grad: blocks of it need no node then
-            warnings.simplefilter("ignore")  # of torch.export about itself
+        with evaluating(module), torch.no_grad(), warnings.catch_warnings():  # no_grad: its blocks then need no node
+            warnings.simplefilter("ignore")  # from torch.export about itself
             program = torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # whatever the module's code raises where it is traced
         summary = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             f"the module's graph cannot be read by torch.export ({summary}); give example_inputs that its forward pass "
-            "takes, and no branch on the values of tensors"
+            "accepts, and let no branch depend on the values of tensors"
         ) from error
     _name_in_place_results(program.graph)
     nodes = tuple(program.graph.nodes)
@@ -102,7 +102,7 @@ def owner_of(node: fx.Node) -> str:
 
 
 def described(node: fx.Node) -> str:
-    """Return where a node stands, for messages."""
+    """Return where a node is, for messages."""
     return f"{operator_name(node)} in {owner_of(node) or 'the module itself'}"
 
 

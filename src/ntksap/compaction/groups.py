@@ -25,11 +25,11 @@ class Member:
 
 @dataclass(frozen=True)
 class ChannelGroup:
-    """Channels that stand side by side on the same axes; each of its units is removed or kept as a whole.
+    """Channels that lie side by side on the same axes; each of its units is removed or kept as a whole.
 
     Attributes:
         size: the number of units.
-        members: the axes on which they stand.
+        members: the axes that they lie on.
     """
 
     size: int
@@ -89,7 +89,7 @@ def channel_groups(model: nn.Module, example_inputs: Inputs, *, inexact: Collect
 
 
 def groups_of(links: Links) -> ChannelGroups:
-    """Return the groups in the ids of a graph: units that stand on the same axes are one group."""
+    """Return the groups in the ids of a graph: units that lie on the same axes are one group."""
     axes = stored_axes(links)
     frozen: dict[tuple[str, int], str] = {}
     where: dict[int, list[tuple[str, int]]] = {}
@@ -114,7 +114,7 @@ def groups_of(links: Links) -> ChannelGroups:
 
 
 def _unknown(links: Links, axes: Mapping[tuple[str, int], Ints]) -> dict[str, tuple[str, ...]]:
-    """Return the operators without a rule that froze an axis of a parameter; a buffer of a rotation is no channel."""
+    """Return the operators without a rule that froze an axis of a parameter; buffers of rotations do not count."""
     standing = [links.units.roots(ids) for (name, _), ids in axes.items() if name in links.parameters]
     weights = np.unique(np.concatenate(standing)) if standing else np.zeros(0, np.int64)
     found = {}

@@ -59,7 +59,7 @@ class Units:
         return np.arange(start, end)
 
     def roots(self, ids: Ints) -> Ints:
-        """Return the id that stands for the unit of each id."""
+        """Return the id that represents the unit of each id."""
         found = self._parent[ids]
         while True:
             above = self._parent[found]

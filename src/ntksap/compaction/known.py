@@ -1,9 +1,9 @@
 """Forwards through the graph: what every tensor holds whatever the inputs are.
 
 A channel whose weights are all pruned has a known value, its bias; so has everything that is computed from known
-values alone, and a product with a zero that stays one. A `Known` is on the safe side: what is not marked unknown is
-exact. Weights that stay in the module and are trained count as unknown, whatever they are now, so that gradients are
-the same in the smaller module, not outputs alone.
+values alone, and a product with a zero that stays zero. A `Known` errs on the safe side: what is not marked unknown is
+exact. Weights that stay in the module and are trained count as unknown, whatever they are now, so that not only outputs
+but also gradients are the same in the smaller module.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ from ntksap.compaction.values import (
 
 
 def evaluate(graph: Graph, stored: Mapping[str, Known]) -> Values:
-    """Return what is known of every node, given what is known of the module's parameters and buffers by name."""
+    """Return what is known about every node, given what is known about the module's parameters and buffers by name."""
     values: Values = {}
     with torch.no_grad():
         for node in graph.nodes:
@@ -74,7 +74,7 @@ def _moving(node: fx.Node, values: Values) -> Any:
     if any(not values[n].value.is_floating_point() and values[n].unknown.any()
            for n in node.all_input_nodes if isinstance(values[n], Known) and n is not node.args[0]):  # fmt: skip
         return None  # chosen by an index that is not known
-    moved = run(node, values, lambda k: k.value.contiguous())  # a view may not be one of an expanded tensor
+    moved = run(node, values, lambda k: k.value.contiguous())  # an expanded tensor may not allow a view
     indices = operator_name(node) in ("index", "index_select")
     hidden = run(
         node,
@@ -130,11 +130,11 @@ def _matmul(node: fx.Node, values: Values) -> Known:
 
 
 def _einsum(node: fx.Node, values: Values) -> Known | None:
-    """Known is only what every product has a zero for."""
+    """An entry is known only if each of its products has a zero."""
     operands = [values[operand] for operand in node.args[1]]  # type: ignore[index, union-attr]
     try:
         hidden = torch.einsum(str(node.args[0]), *[(~operand.zero).float() for operand in operands]) != 0
-    except RuntimeError:  # letters that stand for nothing here
+    except RuntimeError:  # letters that have no meaning here
         return None
     return Known(torch.zeros((), dtype=operands[0].value.dtype).expand(hidden.shape), hidden)
 
@@ -185,7 +185,7 @@ def _prelu(node: fx.Node, values: Values) -> Known:
 
 
 def _norm_of_channels(node: fx.Node, values: Values) -> Known | None:
-    """Each channel is normalised by itself: one that is known gives what it gives alone."""
+    """Each channel is normalised by itself: a known one gives the same as on its own."""
     x = values[node.args[0]]  # type: ignore[index]
     if operator_name(node) == "group_norm" and node.args[1] != x.value.shape[1]:
         return None

@@ -1,4 +1,4 @@
-"""Ids through the whole graph: what is coupled with what, and what is frozen for which reason."""
+"""Ids through the whole graph: what is coupled with what, and what is frozen and why."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ class Links:
         axes: {node: its ids, a list for several results}.
         units: which ids live or die together.
         parameters: the names among the stored tensors that are parameters, not buffers.
-        sized: the places at which the module's own code names the size of an axis from which channels may go.
-        unknown: {operator without a rule: [(the module in which it stands, the ids that it froze)]}.
+        sized: the places where the module's own code names the size of an axis that channels may be removed from.
+        unknown: {operator without a rule: [(the module that it is in, the ids that it froze)]}.
     """
 
     graph: Graph
@@ -42,14 +42,14 @@ def link(
     rigid: Collection[str] = (),
     apart: bool = False,
 ) -> Links:
-    """Carry ids through ``graph`` by the rules of its operators.
+    """Carry ids through ``graph`` with the rules of its operators.
 
     Args:
         graph: the graph of ``module``.
-        module: the module, whose attributes tell what an axis is.
+        module: the module, whose attributes show what an axis is.
         inexact: operators (``"layer_norm"``) that may change with the number of channels instead of freezing it.
         rigid: names of classes whose code cannot follow another size.
-        apart: do not couple the groups of a layer, which only whoever removes channels must keep alike.
+        apart: do not couple the groups of a layer; only when channels are removed must they stay the same size.
     """
     links = Links(graph, parameters=frozenset(name for name, _ in module.named_parameters()))
     shapes = dict(module.named_parameters()) | dict(module.named_buffers())

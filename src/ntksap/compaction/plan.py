@@ -43,8 +43,8 @@ def _removable(
 ) -> tuple[set[int], list[Fold]]:
     """Return the units that can go, and the constants that they leave to biases.
 
-    All are taken to go at first. Those that an output depends on stay, and their weights are then no constants any
-    more, on which others may have relied; so it is done again until nothing changes.
+    At first all are assumed to go. Those that an output depends on stay, and their weights are then no longer
+    constants, which others may have relied on; so this is repeated until nothing changes.
     """
     removed = set(_roots(links))
     while True:
@@ -62,7 +62,7 @@ def _roots(links: Links) -> list[int]:
 
 
 def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed: Collection[int]) -> dict[str, Known]:
-    """Return what is known of parameters and buffers: pruned weights are 0 and stay 0; what goes keeps its value."""
+    """Return what is known about parameters and buffers: pruned weights are and stay 0; what goes keeps its value."""
     result = {name: certain(_masked(buffer.detach(), masks.get(name))) for name, buffer in model.named_buffers()}
     axes, marked = stored_axes(links), links.units.marks(removed)
     for name, parameter in model.named_parameters():
@@ -109,7 +109,7 @@ def _dead(links: Links, wanted: Demands) -> set[int]:
 
 
 def _folded(links: Links, folds: list[Fold], removed: Collection[int]) -> dict[str, Tensor]:
-    """Return what removed constant channels add to the biases behind them."""
+    """Return what removed constant channels add to the biases of the layers that follow."""
     added: dict[str, Tensor] = {}
     marked = links.units.marks(removed)
     for fold in folds:

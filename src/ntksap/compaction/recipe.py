@@ -61,7 +61,7 @@ class Recipe:
                 )
 
     def masks(self, masks: Mapping[str, Tensor]) -> Masks:
-        """Return masks for the smaller module out of those for the whole one."""
+        """Return the masks for the smaller module, cut from those for the whole one."""
         return Masks({name: sliced(mask, self.kept.get(name, {})) for name, mask in masks.items()})
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer, model: nn.Module, small: nn.Module) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def load_recipe(path: str | Path) -> Recipe:
 def load_compact(model: nn.Module, recipe: Recipe | str | Path) -> nn.Module:
     """Return ``model`` (of the size before compaction) cut as ``recipe`` says; the model itself is not changed.
 
-    Trained weights of the smaller module then come in by ``load_state_dict``. No pickle is read.
+    Trained weights of the smaller module are then loaded with ``load_state_dict``. No pickle is read.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     return chosen.apply(model)

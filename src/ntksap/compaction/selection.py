@@ -34,7 +34,7 @@ def channel_scores(groups: ChannelGroups, scores: Mapping[str, Tensor]) -> list[
                 here = member.units >= 0
                 total.index_add_(0, torch.from_numpy(member.units[here]), by_index[torch.from_numpy(here)])
         if not total.isfinite().all():
-            raise ScoreError(f"scores of {group.members[0].name!r} and what hangs together with it are NaN or infinite")
+            raise ScoreError(f"scores of {group.members[0].name!r} and what is coupled with it are NaN or infinite")
         sums.append(total)
     return sums
 
@@ -49,11 +49,11 @@ def select_channels(
     scope: str = "layer",
     within: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
-    """Return for each group which units are kept, so that what is left costs at most ``density``, and hardly less.
+    """Return for each group which units are kept, so that what is left costs at most ``density``, and barely less.
 
     Units of all groups are ranked together: by the share of their own group that `channel_scores` puts before them, so
     that all groups keep the same share, or, with the scope ``"global"``, by the scores themselves. Ties go by index.
-    The best are kept as long as they fit, then of each group the next best that still fit: no more can be added. What
+    The best are kept as long as they fit, then the next best of each group that still fit: no more can be added. What
     is left costs Σ costs[name] · Π (kept indices of each dimension) over the scored parameters. Every group keeps at
     least one unit, whatever that costs.
 
@@ -67,7 +67,7 @@ def select_channels(
         scope: scores compare units of one group (``"layer"``) or of all (``"global"``).
         within: for each group a bool tensor (size), the units that may be kept; all by default.
 
-    Raises `InputError` for a density out of range or channels to which nothing can be done.
+    Raises `InputError` for a density out of range, or if no channel can be removed.
     """
     if not 0 < density <= 1:
         raise InputError(f"density is above 0 and at most 1, not {density}")
@@ -77,7 +77,7 @@ def select_channels(
         reasons = "; ".join(sorted(set(groups.frozen.values()))[:3])
         raise InputError(f"no channel of this module can be removed: {reasons or 'it has no coupled channels'}")
     sums = channel_scores(groups, scores)
-    if within is not None:  # what may not be kept comes last
+    if within is not None:  # those that may not be kept come last
         sums = [own.masked_fill(~free, -torch.inf) for own, free in zip(sums, within, strict=True)]
     most = [int((own > -torch.inf).sum()) for own in sums]
     if scope == "layer":
@@ -100,7 +100,7 @@ def select_channels(
 
     shapes = {name: tuple(tensor.shape) for name, tensor in scores.items()}
     weigh = costs or dict.fromkeys(scores, 1.0)
-    budget = density * left_over(groups, shapes, weigh) * (1 + 1e-12)  # but for rounding
+    budget = density * left_over(groups, shapes, weigh) * (1 + 1e-12)  # up to rounding
     low, high = 0, len(ranking) + 1  # the best `low` fit (or nothing less is allowed), the best `high` do not
     while high - low > 1:
         middle = (low + high) // 2
@@ -123,7 +123,7 @@ def left_over(
     costs: Mapping[str, float],
     kept: Sequence[NDArray[np.bool_]] | None = None,
 ) -> float:
-    """Return what the parameters of these shapes cost, of which only the ``kept`` units are left; by default all."""
+    """Return the cost of the parameters of these shapes when only the ``kept`` units are left; by default all."""
     sizes = {name: list(shape) for name, shape in shapes.items()}
     for group, keep in zip(groups.groups if kept is not None else (), kept or (), strict=True):
         for member in group.members:

@@ -23,15 +23,15 @@ Budget: TypeAlias = Literal["weights", "multiply-adds"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSelector(Selector):
-    """As `Selector`, but what is kept or removed are units of coupled channels. Made by `channel_selector`.
+    """Like `Selector`, but units of coupled channels are kept or removed. Made by `channel_selector`.
 
-    After round t what is left costs at most d_t of the whole, and hardly less: see `select_channels`.
+    After round t what is left costs at most d_t of the whole, and barely less: see `select_channels`.
 
     Args:
         groups: the coupled channel groups that may lose units.
-        shapes: of all tensors on which units stand.
+        shapes: the shapes of all tensors that hold parts of units.
         costs: what one weight of each prunable parameter costs.
-        budget: what costs count.
+        budget: what the costs count.
         round_to: groups keep a multiple of this many units, or all that they have.
     """
 
@@ -107,11 +107,11 @@ def channel_selector(
     budget: str = "weights",
     round_to: int = 1,
 ) -> ChannelSelector:
-    """Read the graph of ``model`` and return what selects its channels.
+    """Read the graph of ``model`` and return the selector of its channels.
 
     Args:
         model: any module that ``torch.export`` can read; it is not changed.
-        prunable: {name: shape} of its prunable weights. Groups on which a weight stands that was excluded stay whole.
+        prunable: {name: shape} of its prunable weights. Groups with an excluded weight stay whole.
         example_inputs: one input: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         density, rounds, schedule: as in `Selector`.
         scope: scores compare the units of one group (``"layer"``), of which all keep the same share, or all units
@@ -119,7 +119,7 @@ def channel_selector(
         budget: the density is that of ``"weights"`` or ``"multiply-adds"``, see `weight_uses`.
         round_to: groups keep a multiple of this many units, or all that they have.
 
-    Raises `InputError` if no channel can be removed, with the reasons, or if what is asked makes no sense.
+    Raises `InputError` if no channel can be removed, with the reasons, or if the arguments make no sense.
     """
     check_budget(budget, round_to)
     model = unwrap(model)
@@ -149,14 +149,14 @@ def channel_selector(
         round_to=round_to,
     )
     if not groups.groups and found.groups:
-        raise InputError("every channel of this module stands on a weight that is excluded: exclude less")
+        raise InputError("every channel of this module has a weight that is excluded: exclude less")
     if not groups.groups:  # raises, with the reasons
         select_channels(groups, {}, density)
     return made
 
 
 def check_budget(budget: str, round_to: int) -> None:
-    """Raise unless it is a budget that there is, and a number of channels to round to."""
+    """Raise unless the budget is a known one, and ``round_to`` a number of channels."""
     if budget not in get_args(Budget):
         raise unknown("budget", budget, get_args(Budget))
     if round_to < 1:

@@ -1,4 +1,4 @@
-"""From removed units to kept indices, and to the attributes from which a module's code takes its sizes."""
+"""From removed units to kept indices, and to the attributes that a module's code takes its sizes from."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -16,11 +16,11 @@ Attributes = dict[str, dict[str, Any]]
 """{path of a submodule: {attribute: new value}}."""
 
 _NO_SIZE = ("idx", "index", "layer", "kernel", "stride", "padding", "dilation", "version")
-"""What stands in the names of attributes that are no sizes, however they are valued."""
+"""Parts of the names of attributes that are not sizes, whatever their values."""
 
 
 def kept_indices(links: Links, removed: Collection[int]) -> dict[str, dict[int, Tensor]]:
-    """Return {parameter or buffer: {dimension: indices that are kept}} where a unit among ``removed`` stands."""
+    """Return {parameter or buffer: {dimension: indices that are kept}} where a unit among ``removed`` lies."""
     kept: dict[str, dict[int, Tensor]] = {}
     gone = links.units.marks(removed)
     for node, name in links.graph.stored.items():
@@ -32,7 +32,7 @@ def kept_indices(links: Links, removed: Collection[int]) -> dict[str, dict[int, 
 
 
 def code_attributes(links: Links, removed: Collection[int]) -> Attributes:
-    """Return the attributes that hold the sizes which the code of the module's parts names, with their new values."""
+    """Return the attributes that hold the sizes named in the code of the module's parts, with their new values."""
     found: Attributes = {}
     gone = links.units.marks(removed)
 
@@ -55,7 +55,7 @@ def code_attributes(links: Links, removed: Collection[int]) -> Attributes:
 
 
 def _renamed(place: Place, old: Sequence[int], new: Sequence[int]) -> dict[str, Any]:
-    """Return the attributes of a place's owner that are one of the sizes that change."""
+    """Return the attributes of a place's owner that hold one of the sizes that change."""
     changed = {a: b for a, b in zip(old, new, strict=True) if a != b}
     unchanged = {a for a, b in zip(old, new, strict=True) if a == b}
     values: dict[str, Any] = {}
@@ -70,5 +70,5 @@ def _renamed(place: Place, old: Sequence[int], new: Sequence[int]) -> dict[str, 
 
 
 def merged(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]) -> Attributes:
-    """Return both sets of attributes as one; where they differ, the second is right."""
+    """Return both sets of attributes as one; where they differ, the second wins."""
     return {path: {**first.get(path, {}), **second.get(path, {})} for path in {**first, **second}}

@@ -41,7 +41,7 @@ def cut(
             value = sliced(tensors.get(name, tensor).detach(), kept.get(name, {})).clone()
         memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
     small = copy.deepcopy(module, memo)
-    small._load_state_dict_post_hooks.clear()  # those of masks, which have the old shapes
+    small._load_state_dict_post_hooks.clear()  # hooks of masks, which have the old shapes
     for path, values in attributes.items():
         part = small.get_submodule(path)
         if isinstance(part, nn.MultiheadAttention):

@@ -1,4 +1,4 @@
-"""Making a pruned module smaller."""
+"""Make a pruned module smaller."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,7 +15,8 @@ def compact(
 
     A channel goes if, with the pruned weights at zero, no output depends on it: it is always zero, or nothing that
     reads it has a weight for it, or it is a constant that fits into the biases of the layers that read it. Nothing is
-    approximated, so masks of any kind do, those of single weights too. At least one channel of every group stays.
+    approximated, so masks of any kind will do, including those of single weights. At least one channel of every group
+    stays.
     Kept weights count as such even if they are zero now (a branch that starts at zero is to be trained), unless they
     do not require a gradient.
 
@@ -26,8 +27,8 @@ def compact(
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         inexact: operators whose result depends on the number of channels (``"layer_norm"``) and which may change.
 
-    Outputs are the same in evaluation mode. In training mode too, unless BatchNorm makes constants of channels whose
-    weights are pruned: masks for whole channels hold its parameters at zero, so that nothing is left to differ.
+    Outputs are the same in evaluation mode, and in training mode too unless BatchNorm turns channels whose weights are
+    pruned into constants: masks for whole channels hold its parameters at zero, so that there is no difference.
 
     Raises `MaskError` for masks of another model and `InputError` if the graph cannot be read.
 

@@ -14,7 +14,7 @@ from ntksap.compaction.links import Links, link
 from ntksap.net import Inputs, first_tensor, unwrap
 
 ANYWHERE = 0
-"""The unit of a signal that may be in any channel: before the first layer, and behind what mixes channels."""
+"""The unit of a signal that may be in any channel: before the first layer, and after channels are mixed."""
 
 _WEIGHT = {"linear": 1, "addmm": 2, "mm": 1, "matmul": 1}
 _WEIGHT |= {f"conv{transposed}{n}d": 1 for transposed in ("", "_transpose") for n in (1, 2, 3)}
@@ -28,7 +28,7 @@ class Kernels:
         weight: the name of the parameter that holds them.
         inputs: the unit of each input.
         outputs: the unit of each output.
-        groups: the layer's inputs and outputs are divided into so many.
+        groups: how many groups the layer's inputs and outputs are divided into.
     """
 
     weight: str
@@ -59,7 +59,7 @@ def read_steps(
 ) -> tuple[Step, ...]:
     """Return the steps from the inputs of ``model`` to its output, in the order in which they run.
 
-    Channels that a sum, a concatenation or a layer that is used twice couples are one unit, see `channel_groups`.
+    Channels coupled by a sum, a concatenation or a layer that is used twice are one unit, see `channel_groups`.
     ``output`` turns what the module returns into one tensor.
 
     Raises `InputError` if the graph cannot be read, or has an operator without a rule where channels pass.
@@ -74,7 +74,7 @@ def read_steps(
     links = link(graph, module, apart=True)
     if links.unknown:
         raise InputError(
-            f"there is no rule for {', '.join(links.unknown)}, so nobody knows which channels a signal takes there: "
+            f"there is no rule for {', '.join(links.unknown)}, so it is unknown which channels a signal takes there: "
             "add one with ntksap.compaction.rule"
         )
     number: dict[fx.Node, int] = {}

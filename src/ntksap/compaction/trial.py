@@ -1,9 +1,9 @@
-"""Whether the module's own code follows smaller sizes: that stands in no graph, so it is tried.
+"""Whether the module's own code follows smaller sizes: no graph shows that, so it is tried.
 
 A view such as ``x.view(n, self.num_heads, -1)`` follows once ``num_heads`` is set to the number that is left; one such
 as ``x.view(n, 8, 64)`` cannot. Where code names sizes, one unit of every group is removed from a copy with random
-weights, and the copy must compute what the whole module computes with zeros in their place. Classes that do not are
-frozen.
+weights, and the copy must compute what the whole module computes with zeros in their place. Classes whose code does not
+follow are frozen.
 """
 
 import copy
@@ -65,7 +65,7 @@ def _follows(links: Links, module: nn.Module, example_inputs: Inputs, exact: boo
 
 
 def _one_of_each(links: Links) -> set[int]:
-    """Return the last unit of each set of units that stand on the same axis of a tensor, if others are left."""
+    """Return the last unit of each set of units that lie on the same axis of a tensor, if others are left."""
     removed: set[int] = set()
     for node in links.graph.stored:
         for ids in links.axes[node].ids if node in links.axes else ():

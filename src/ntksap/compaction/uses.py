@@ -36,7 +36,7 @@ def weight_uses(model: nn.Module, example_inputs: Inputs, names: Iterable[str]) 
 
 
 def uses_in(graph: Graph, sizes: Mapping[str, int]) -> dict[str, float]:
-    """As `weight_uses`, of a graph and {parameter: number of its weights}."""
+    """Do what `weight_uses` does, for a graph and {parameter: number of its weights}."""
     found = dict.fromkeys(sizes, 0.0)
     for node in graph.nodes:
         for factor, multiply_adds in _factors(node) if node.op == "call_function" else ():
@@ -94,7 +94,7 @@ def _value(argument: Any) -> Tensor:
 
 
 def _origin(node: fx.Node) -> fx.Node:
-    """Return what a tensor is made from alone, by operators of one tensor: a transpose, a view, a part."""
+    """Return the only tensor that a tensor is made from, with operators of one tensor: a transpose, a view, a part."""
     while node.op == "call_function" and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node

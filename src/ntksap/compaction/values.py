@@ -1,4 +1,4 @@
-"""What is known of a tensor, and the parts of an operator's node that both directions through the graph look at."""
+"""What is known about a tensor, and the parts of an operator's node that both directions through the graph look at."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,12 +43,12 @@ Values: TypeAlias = dict[fx.Node, Any]
 
 
 def certain(value: Tensor) -> Known:
-    """Return a tensor of which everything is known."""
+    """Return a tensor about which everything is known."""
     return Known(value.cpu(), torch.zeros((), dtype=torch.bool).expand(value.shape))
 
 
 def nothing_known(node: fx.Node) -> Any:
-    """Return the result of a node of which nothing is known."""
+    """Return the result of a node about which nothing is known."""
 
     def hidden(like: Any) -> Known | None:
         if not isinstance(like, Tensor):
@@ -93,7 +93,7 @@ def by_channel(known: Known, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def matrix_of(node: fx.Node, values: Values) -> tuple[fx.Node, Known, fx.Node | None] | None:
-    """Return input, weight (O, I) and bias of a linear layer, None if it is no plain one."""
+    """Return input, weight (O, I) and bias of a linear layer, None if it is not a plain one."""
     name = operator_name(node)
     if name == "linear":
         return node.args[0], values[node.args[1]], argument(node, 2, "bias")  # type: ignore[return-value, index]
@@ -113,7 +113,7 @@ def leading_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def kernel_of(node: fx.Node, values: Tensor) -> Tensor:
-    """Return values of a convolution's weight as (outputs, inputs ÷ groups, taps), of a transposed one too."""
+    """Return values of a convolution's weight as (outputs, inputs ÷ groups, taps), also for a transposed one."""
     kernel: Tensor = values.flatten(2)
     if operator_name(node) in TRANSPOSED:  # from (groups · C ÷ groups, O ÷ groups, taps)
         kernel = kernel.unflatten(0, (groups_of_node(node), -1)).transpose(1, 2).flatten(0, 1)
@@ -121,7 +121,7 @@ def kernel_of(node: fx.Node, values: Tensor) -> Tensor:
 
 
 def groups_of_node(node: fx.Node) -> int:
-    """Return into how many groups a convolution is divided."""
+    """Return how many groups a convolution is divided into."""
     return int(argument(node, 6, "groups", 1))
 
 

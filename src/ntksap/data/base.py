@@ -41,10 +41,10 @@ class Split(Protocol):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (images float32 N,C,H,W normalised, labels int64 N); the last short batch is kept.
 
-        seed=None goes through the images in order. With a seed, order and augmentation depend only on (seed, epoch):
+        With seed=None the images come in order. With a seed, order and augmentation depend only on (seed, epoch):
         neither the batch size nor the device changes how an image is augmented. `indices` restricts to those images,
         in the order given; an image is augmented as it would be in the whole epoch. `part` = (k, n) takes the k-th of n
-        even shares of every batch, as each process of a job does; the batch's first image stands in for an empty one.
+        even shares of every batch, as each process of a job does; the batch's first image stands in for an empty share.
         """
         ...
 

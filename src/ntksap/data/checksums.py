@@ -30,7 +30,7 @@ MD5: dict[str, str] = {
 
 
 def md5(stream: BinaryIO) -> str:
-    """Return the MD5 of what a stream holds from where it stands to its end."""
+    """Return the MD5 of what a stream holds from its position to its end."""
     digest = hashlib.md5(usedforsecurity=False)
     while chunk := stream.read(1 << 20):
         digest.update(chunk)
@@ -38,6 +38,6 @@ def md5(stream: BinaryIO) -> str:
 
 
 def verify(name: str, path: Path, stream: BinaryIO) -> None:
-    """Raise DataError about `path` unless the stream holds the published file `name`; without a checksum it passes."""
+    """Raise DataError about `path` unless the stream holds the published file `name`, if its checksum is known."""
     if name in MD5 and (actual := md5(stream)) != MD5[name]:
         raise DataError(f"{path} is damaged: its MD5 is {actual}, the published {name} has {MD5[name]}. {AGAIN}")

@@ -47,7 +47,7 @@ class Cifar:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The names it may have in a data directory, the first to be found is read: folders before archives."""
+        """The names it may have in a data directory; the first that is found is read: folders before archives."""
         return tuple(v.folder for v in self.versions) + tuple(v.archive for v in self.versions)
 
 
@@ -140,7 +140,7 @@ def _blobs(version: Version, path: Path) -> Iterator[tuple[str, Path, bytes]]:
         verify(version.archive, path, stream)
     members = {f"{version.folder}/{name}": name for name in names}
     with tarfile.open(path, "r:gz") as tar:
-        for member in tar:  # in the order they lie in: going back would decompress everything again
+        for member in tar:  # in the order of the archive: going back would decompress everything again
             if member.name in members and member.isfile() and (contents := tar.extractfile(member)):
                 yield members[member.name], path / member.name, contents.read()
 

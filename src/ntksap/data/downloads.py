@@ -45,11 +45,11 @@ BY_HAND = {
 def download(name: str, root: str | Path, *, base_url: str | None = None, progress: bool = True) -> Path:
     """Fetch the archive of a set into `root`, verify it, and return its path (of the unpacked folder for a zip file).
 
-    An interrupted download is kept as a `.part` file and taken up where it stopped. An archive that is already there
+    An interrupted download is kept as a `.part` file and resumed where it stopped. An archive that is already there
     is verified, not fetched. `base_url` replaces the site, for a mirror. `progress` shows a bar on stderr.
     """
     if name not in ARCHIVES:
-        how = BY_HAND.get(name, "The sets that can: " + ", ".join(ARCHIVES))
+        how = BY_HAND.get(name, "The sets that can be: " + ", ".join(ARCHIVES))
         raise DataError(f"{name} cannot be downloaded. {how}")
     archive = ARCHIVES[name]
     path = Path(root).expanduser() / archive.file
@@ -93,20 +93,20 @@ def _complete(url: str, part: Path, progress: bool) -> None:
         with error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
-        return  # nothing is left to send; the checksum tells whether that is because `part` is complete
+        return  # nothing is left to send; the checksum shows whether that is because `part` is complete
     resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT  # if not, the server ignored Range and sends it all
     with response, part.open("ab" if resumed else "wb") as file:
         length = _length(response.headers.get("Content-Length"))
         total = None if length is None else file.tell() + length
         if total is not None and total > LIMIT:
-            raise OSError(f"it would have {total:,} bytes, more than any archive of the table")
+            raise OSError(f"it would have {total:,} bytes, more than any archive in the table")
         columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
             task = bar.add_task(part.stem, total=total, completed=file.tell())
             while chunk := response.read(CHUNK):
                 if file.tell() + len(chunk) > LIMIT:
                     file.truncate(0)  # nothing to resume from
-                    raise OSError(f"it does not end after {LIMIT:,} bytes, more than any archive of the table")
+                    raise OSError(f"it does not end after {LIMIT:,} bytes, more than any archive in the table")
                 file.write(chunk)
                 bar.advance(task, len(chunk))
         if total is not None and file.tell() != total:
@@ -118,7 +118,7 @@ def _length(header: str | None) -> int | None:
     if header is None:
         return None
     if not (header.isascii() and header.isdigit() and len(header) < 20):
-        raise OSError(f"the server says that it sends {header[:40]!r} bytes, which is no number")
+        raise OSError(f"the server says that it sends {header[:40]!r} bytes, which is not a number")
     return int(header)
 
 

@@ -85,7 +85,7 @@ def _folder_names(folder: Path) -> list[str]:
 
 
 def _image_names(folder: Path) -> list[str]:
-    """Return the sorted names of the images in a folder, at least one; other files are passed over."""
+    """Return the sorted names of the images in a folder, at least one; other files are skipped."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES))
     except OSError as error:

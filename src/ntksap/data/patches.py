@@ -12,7 +12,7 @@ from torch import Tensor
 from ntksap.data.base import DataError
 
 ATTEMPTS = 10  # to draw a patch that fits the image, before the central one is taken
-LONGEST = 16  # an image that is more times as long as wide is cut to that: resizing a line would fill the memory
+LONGEST = 16  # an image that is longer than this many widths is cut to that: resizing a line would fill the memory
 FORMATS = ("JPEG", "PNG")  # by content, whatever the name says: for others Pillow may call programs, as for PostScript
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -67,7 +67,7 @@ def random_view(image: Image.Image, view: View, rng: torch.Generator) -> Image.I
 def patch(width: int, height: int, view: View, shapes: list[float], place: tuple[float, float]) -> Box:
     """Return the patch that uniform draws from [0, 1) choose in an image of width × height.
 
-    shapes: (area, aspect ratio) for one attempt after the other; the first that fits is taken. place: (left, top).
+    shapes: (area, aspect ratio) for one attempt after another; the first that fits is taken. place: (left, top).
     If none fits, it is the largest central patch with an aspect ratio within bounds.
     """
     low, high = (math.log(bound) for bound in view.ratio)

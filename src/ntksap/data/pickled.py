@@ -44,7 +44,7 @@ def _reconstruct(kind: object, shape: object, code: object) -> _Array:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stands in for _codecs.encode, by which Python 3 writes bytes in the old protocols."""
+    """Stands in for _codecs.encode, with which Python 3 writes bytes in the old protocols."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text.encode("latin1")
@@ -62,7 +62,7 @@ ADMITTED = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which such a file has no need of")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which such a file does not need")
         return ADMITTED[module, name]
 
 

@@ -1,4 +1,4 @@
-"""What a researcher asks for in one call: methods compared, spectra. `runs` does the work, `report` draws it."""
+"""What a researcher asks for in one call: comparisons of methods, spectra. `runs` does the work, `report` draws it."""
 
 from ntksap.experiments.comparison import MethodComparison, compare
 from ntksap.experiments.spectra import spectrum, spectrum_during

@@ -17,7 +17,7 @@ class MethodComparison:
 
     Args:
         table: a cell per method and sparsity: mean and standard deviation over seeds, and what it cost.
-        results: of each run that is finished, in the order of the grid.
+        results: the result of each finished run, in the order of the grid.
         failed: the name of each run that failed, and why.
     """
 
@@ -68,11 +68,11 @@ def compare(
 ) -> MethodComparison:
     """Compare methods: accuracy against sparsity over seeds, with the dense network as the reference.
 
-    What ``ntksap compare`` does. Runs are folders in ``out/runs`` and survive whatever stops this call: the same call
-    resumes them, and reads those that are finished. A run that fails does not stop the others.
+    This is what ``ntksap compare`` does. Runs are folders in ``out/runs`` and survive whatever stops this call: the
+    same call resumes them, and reads those that are finished. A run that fails does not stop the others.
 
-    With ``thin`` or several patterns, what it all buys is measured after the runs, once for each: seconds of inference
-    and of a training step beside those of the dense network, and bytes; see `ntksap.runs.measuring`.
+    With ``thin`` or several patterns, the gain is measured after the runs, once for each: seconds of inference and of a
+    training step compared with those of the dense network, and bytes; see `ntksap.runs.measuring`.
 
     Args:
         model: a name from the table of models.
@@ -89,10 +89,11 @@ def compare(
             masks. By default each method itself decides.
         places: which weights of a layer are kept: by the method's score, at random, or at random with the same number
             in every output, input and position of a kernel.
-        patterns: each method in each of these: ``"unstructured"``, or what ``pattern=`` of `ntksap.prune` takes.
-        thin: beside them the thin network, the dense one with fewer channels in every layer, at each sparsity, and with
-            the pattern ``"channel"`` random channels at the same widths.
-        budget, round_to: of the pattern ``"channel"``, see `ntksap.prune`; the budget of the thin network, too.
+        patterns: each method prunes in each of these: ``"unstructured"``, or what ``pattern=`` of `ntksap.prune` takes.
+        thin: add the thin network, the dense one with fewer channels in every layer, at each sparsity, and with the
+            pattern ``"channel"`` random channels at the same widths.
+        budget, round_to: for the pattern ``"channel"``, see `ntksap.prune`; the budget is also that of the thin
+            network.
         degree_decay: how much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`.
         rescale: multiply the kept weights of each layer by 1/√density before training.
         out: the folder for the runs, ``table.csv``, ``results.json``, ``accuracy.png``, ``.svg`` and ``report.html``.
@@ -101,13 +102,13 @@ def compare(
         workers: processes that decode image files.
         device: cpu, cuda or mps.
         other_kernels: resume runs that began with other kernels, see `ntksap.runs.Place`.
-        engine: processes of this machine, or tasks of a Ray cluster.
-        jobs: runs at the same time of the engine "local"; by default one per core.
-        address, cpus, gpus: of the engine "ray", see `ntksap.runs.Engine`.
+        engine: processes on this machine, or tasks of a Ray cluster.
+        jobs: with the engine "local", how many runs to carry out at the same time; by default one per core.
+        address, cpus, gpus: for the engine "ray", see `ntksap.runs.Engine`.
         store: a URL under which finished runs are shared.
-        log: what else takes the records of training, in each run's folder: "tensorboard", "wandb" (offline).
-        on_event: told of all that happens to the runs.
-        on_progress: told how far the measurements are.
+        log: where else to log training, in each run's folder: "tensorboard", "wandb" (offline).
+        on_event: told everything that happens to the runs.
+        on_progress: told how far the measurements have got.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, recipe_settings)
     if isinstance(recipe, Recipe) and recipe_settings:
@@ -139,7 +140,7 @@ def compare(
     outcome = collect(plan, events, on_event)
     names = dict.fromkeys(one.name for one in plan)
     results = [outcome.results[name] for name in names if name in outcome.results]
-    if thin or len(patterns) > 1:  # what it all buys is the question
+    if thin or len(patterns) > 1:  # then the gain is the question
         finished = [one for one in {one.name: one for one in plan}.values() if one.name in outcome.results]
         timings = measure(finished, folder / "runs", place, on_progress)
         results = [{**result, "timings": timings[result["name"]]} for result in results]

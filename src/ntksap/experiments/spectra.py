@@ -36,28 +36,28 @@ def spectrum(
 ) -> dict[str, Any]:
     """Compare spectra of the neural tangent kernel at initialisation: dense, and pruned by each method.
 
-    What ``ntksap spectrum`` does. Returns plain values: the settings, and under ``"spectra"`` for the dense network and
-    then for each method at each sparsity the eigenvalues, trace, rank, condition number (None where singular) and the
-    distance to the dense network's spectrum, see `ntksap.spectrum_distance`.
+    This is what ``ntksap spectrum`` does. Returns plain values: the settings, and under ``"spectra"``, for the dense
+    network and then for each method at each sparsity, the eigenvalues, trace, rank, condition number (None where
+    singular) and the distance to the dense network's spectrum, see `ntksap.spectrum_distance`.
 
     Args:
         model: a name from the table, "package.module:factory", or a module with its initial weights.
         methods: names from ``ntksap.methods.METHODS``.
         sparsities: shares of prunable weights to remove.
-        data: a data set: its test images are the inputs, and methods that need data prune by its training images.
+        data: a data set: its test images are the inputs, and methods that need data prune with its training images.
             Without it the inputs are standard normal noise.
         data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
         classes: number of classes of a model from the table.
-        input_shape: of one input; needed for a model of your own, unless there is data.
+        input_shape: the shape of one input; needed for a model of your own, unless there is data.
         seed: decides initial weights, draws and inputs.
         options: options of single methods, for those that have them.
         inputs: how many inputs the kernel is computed on.
-        norm: BatchNorm statistics, constant in either case: of these inputs in each net, or the running ones.
+        norm: BatchNorm statistics, constant in either case: those of these inputs in each net, or the running ones.
         dtype: precision of the derivatives; eigenvalues are always float64.
         memory_mib: how much of the Jacobian to hold at a time.
         device: cpu, cuda or mps.
         out: a new folder for spectrum.json, spectrum.png and spectrum.svg.
-        on_progress: told how far it is.
+        on_progress: told how far it has got.
     """
     wanted = prunings(methods, sparsities, seed=seed, options=options, data=data)
     if out is not None:
@@ -105,8 +105,8 @@ def spectrum_during(
 ) -> dict[str, Any]:
     """Compare the spectra at the checkpoints of a run (``ntksap train --keep-epochs 0,40,80``) with the first one's.
 
-    What ``ntksap spectrum --during RUN`` does. ``run`` is the folder of the run, ``out`` a new one for during.json,
-    during.png and during.svg; the other arguments as in `spectrum`.
+    This is what ``ntksap spectrum --during RUN`` does. ``run`` is the folder of the run, ``out`` a new one for
+    during.json, during.png and during.svg; the other arguments are as in `spectrum`.
     """
     if out is not None:
         require_new(out)

@@ -1,4 +1,4 @@
-"""Masks in the training loops of others, each imported by its own name, since each needs the package it is for.
+"""Masks in other libraries' training loops, each imported by its own name, since each needs the package it is for.
 
 - ``ntksap.integrations.huggingface.PruningCallback``: for the Trainer of transformers
 - ``ntksap.integrations.lightning.PruningCallback``: for Lightning's Trainer, and for Fabric

@@ -21,14 +21,14 @@ def register_pruning(
     folder; ``accelerator.load_state`` attaches the masks that it finds there before it loads the weights.
 
     Args:
-        accelerator: the loop's.
+        accelerator: the loop's Accelerator.
         model: what ``accelerator.prepare`` returned, so that all processes have the same weights.
         masks: masks, or the file that holds them. Without them the model is pruned here.
         part: the part of the model that is pruned, by its dotted name; by default the whole model.
         how: keywords of `ntksap.prune`.
 
     Raises `MaskError`, from ``save_state``, when a pruned weight is not zero, and from ``load_state`` when the
-    checkpoint has other masks than those that were given, or none.
+    checkpoint has masks other than those that were given, or none.
     """
     keeper = MaskKeeper(masks, part, how)
 

@@ -12,8 +12,8 @@ from ntksap.pruning import Masks
 __all__ = ["PruningCallback"]
 
 
-class PruningCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be there when types are checked
-    """Prunes when training begins, or attaches given masks; keeps them over checkpoints; checks them at every save.
+class PruningCallback(TrainerCallback):  # type: ignore[misc]  # transformers may be missing when types are checked
+    """Prunes when training begins, or attaches given masks; keeps them across checkpoints; checks them at every save.
 
     Each checkpoint holds ``masks.safetensors``, and training that resumes from one takes them from there. Everything
     that the Trainer does to gradients (accumulation, clipping, mixed precision) leaves pruned weights at zero.
@@ -23,7 +23,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         part: the part of the model that is pruned, by its dotted name; by default the whole model.
         how: keywords of `ntksap.prune`: ``sparsity``, ``method``, ``inputs`` or ``input_shape``, ``data``, …
 
-    Raises `MaskError` when a pruned weight is not zero at a save, or when a checkpoint is of other masks.
+    Raises `MaskError` when a pruned weight is not zero at a save, or when a checkpoint has other masks.
 
     Limits: FSDP1 and DeepSpeed replace parameters, and masks do not follow. ``trainer.save_model`` alone calls no
     callback; ask ``callback.masks.obeyed_by(model)``.
@@ -51,5 +51,5 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
 
 
 def _folder(args: Any, state: Any) -> Path:
-    """Return the folder of the checkpoint that the Trainer is at."""
+    """Return the folder of the Trainer's current checkpoint."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"

@@ -1,4 +1,4 @@
-"""`MaskKeeper`: masks through a training that others carry out, from its start over every stop and save."""
+"""`MaskKeeper`: masks throughout training that other code carries out, from its start through every stop and save."""
 
 import json
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from ntksap.net import unwrap
 from ntksap.pruning import Masks
 
 MASK_FILE = "masks.safetensors"
-"""What masks are called in the folder of a checkpoint."""
+"""The name of the mask file in the folder of a checkpoint."""
 
 Given: TypeAlias = Masks | str | Path | None
 """Masks, the file that holds them, or None to prune when training begins."""
 
 
 class MaskKeeper:
-    """Makes masks or takes given ones when training begins, attaches them, and knows them again when it resumes.
+    """Makes masks or takes given ones when training begins, attaches them, and recognises them when it resumes.
 
     Args:
         masks: masks, or the file that holds them; None prunes when training begins.
@@ -33,7 +33,7 @@ class MaskKeeper:
         if masks is None and "sparsity" not in how:
             raise InputError("give masks=, or what ntksap.prune needs to make them: sparsity=0.9, input_shape=…")
         if masks is not None and how:
-            raise InputError(f"masks are given, so there is nothing to prune by: omit {', '.join(how)}")
+            raise InputError(f"masks are given, so there is nothing to prune: omit {', '.join(how)}")
         self.masks = masks if isinstance(masks, Masks | None) else Masks.load(masks)
         self._given = masks is not None
         self._name, self._how = part, dict(how)
@@ -47,7 +47,7 @@ class MaskKeeper:
             ready = torch.distributed.is_available() and torch.distributed.is_initialized()
             group = {"group": torch.distributed.group.WORLD} if ready else {}
             self.masks = prune(part, **{**group, **self._how})
-        if self.masks.weights and not self._resumed and self._part is None:  # else they have been trained already
+        if self.masks.weights and not self._resumed and self._part is None:  # else they have already been trained
             self.masks.load_weights(part)
         self.masks.attach(part)
         self._part = part
@@ -55,19 +55,19 @@ class MaskKeeper:
     def resume(self, masks: Masks, *, before_weights: bool = False) -> None:
         """Take the masks of a checkpoint.
 
-        ``before_weights``: its weights are not loaded yet. If they are, they must not have met other masks, which have
-        set some of them to zero.
+        ``before_weights``: its weights are not loaded yet. If they are, no other masks may have been attached before,
+        since those would have set some of them to zero.
         """
         if self.masks is not None and masks != self.masks and (self._given or not before_weights):
             raise MaskError(
-                "the checkpoint was trained with other masks than those here: give masks= the ones that it began with"
+                "the checkpoint was trained with masks other than those here: give masks= the ones that it began with"
             )
         self.masks, self._resumed = masks, True
         if self._part is not None:
             masks.attach(self._part)
 
     def resume_from(self, folder: Path, *, before_weights: bool = False) -> None:
-        """Take the masks that `save` wrote to the folder of a checkpoint; the given ones do where there are none."""
+        """Take the masks that `save` wrote to the folder of a checkpoint; where there are none, keep the given ones."""
         if (folder / MASK_FILE).exists():
             self.resume(Masks.load(folder / MASK_FILE), before_weights=before_weights)
         elif self._given:
@@ -80,7 +80,7 @@ class MaskKeeper:
         if self.masks is None or self._part is None:
             return
         if not self.masks.obeyed_by(self._part):
-            raise MaskError("pruned weights are not zero any more: something changed them behind the optimizer")
+            raise MaskError("pruned weights are no longer zero: something other than the optimizer changed them")
 
     def save(self, folder: Path) -> None:
         """Write the masks to the folder of a checkpoint; the weights that they began with have been trained since."""
@@ -88,7 +88,7 @@ class MaskKeeper:
             Masks(self.masks, self.masks.info).save(folder / MASK_FILE)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the masks as what ``torch.load`` reads with ``weights_only``; `MaskError` if the model breaks them."""
+        """Return the masks, readable for ``torch.load`` with ``weights_only``; `MaskError` if the model breaks them."""
         self.check()
         return {"masks": self.masks.to("cpu"), "info": json.dumps(self.masks.info)} if self.masks is not None else {}
 

@@ -13,7 +13,7 @@ __all__ = ["PruningCallback"]
 
 
 def _callback() -> Any:
-    """Return the base of callbacks: the Trainer comes in two packages, and Fabric alone has and needs none."""
+    """Return the base of callbacks: the Trainer comes in two packages; Fabric on its own has none and needs none."""
     for package in ("lightning", "pytorch_lightning", "lightning_fabric"):
         if importlib.util.find_spec(package) is not None:
             module = importlib.import_module("lightning.pytorch" if package == "lightning" else package)
@@ -25,22 +25,22 @@ def _callback() -> Any:
 
 
 class PruningCallback(_callback()):  # type: ignore[misc]
-    """Prunes when training begins, or attaches given masks; keeps them over checkpoints; checks them at every save.
+    """Prunes when training begins, or attaches given masks; keeps them across checkpoints; checks them at every save.
 
     Trainer: ``Trainer(callbacks=[PruningCallback(sparsity=0.9, part="net", input_shape=(1, 8, 8))])``. Masks are in
-    every checkpoint and come back from it by ``fit(..., ckpt_path=…)``.
+    every checkpoint and come back from it with ``fit(..., ckpt_path=…)``.
 
     Fabric: ``Fabric(callbacks=[pruning])`` prunes in ``fabric.setup``. Put it into the state,
     ``fabric.save(path, {"model": model, "optimizer": optimizer, "pruning": pruning})``, and each save checks the
-    masks and holds them; ``fabric.load`` refuses a checkpoint of other masks.
+    masks and holds them; ``fabric.load`` refuses a checkpoint with other masks.
 
     Args:
         masks: masks, or the file that holds them. Without them the model is pruned when training begins.
         part: the part of the model that is pruned, by its dotted name, such as the attribute of a LightningModule that
-            holds the network; by default the whole module, by its own ``forward``.
+            holds the network; by default the whole module, with its own ``forward``.
         how: keywords of `ntksap.prune`: ``sparsity``, ``method``, ``input_shape``, ``data``, …
 
-    Raises `MaskError` when a pruned weight is not zero at a save or after an epoch, or when a checkpoint is of other
+    Raises `MaskError` when a pruned weight is not zero at a save or after an epoch, or when a checkpoint has other
     masks.
     """
 
@@ -62,7 +62,7 @@ class PruningCallback(_callback()):  # type: ignore[misc]
         self._keeper.begin(module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Check, since a checkpoint of weights alone asks no callback; those are written after this."""
+        """Check here, since checkpoints of weights alone ask no callback; they are written after this."""
         self._keeper.check()
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The methods: one file each, one line each in this table."""
 
+from ntksap.methods.default import DEFAULT, default_method
 from ntksap.methods.dpai import dpai
 from ntksap.methods.grasp import grasp
 from ntksap.methods.homogeneity import warn_of_bends
@@ -21,10 +22,12 @@ from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 
 __all__ = [
+    "DEFAULT",
     "METHODS",
     "Method",
     "Need",
     "Option",
+    "default_method",
     "explain_failures",
     "layer_densities",
     "method_named",
@@ -56,9 +59,11 @@ register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds
                 data="none", weight_agnostic=True, splits=True))
 register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
                 rounds=20, data="none", weight_agnostic=True))
-register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK has it", data="none",
+register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK says", data="none",
                 weight_agnostic=True, allocation="erk"))
-register(Method("magnitude-erk", magnitude, "keep the largest initial weights, in each layer as many as ERK has it",
+register(Method("random-erk-logits", random, "random-erk with more for queries, keys and the classifier", data="none",
+                weight_agnostic=True, allocation="erk-logits"))
+register(Method("magnitude-erk", magnitude, "keep the largest initial weights, in each layer as many as ERK says",
                 data="none", allocation="erk"))
 register(Method("hutchinson", hutchinson, "keep what changes the loss most, to second order", data="training set",
                 batch=128, draws=True))

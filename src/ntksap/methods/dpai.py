@@ -15,7 +15,7 @@ from ntksap.pruning import Masks, Probe, Selector, first_round
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
 _SMALL = 1e-250
-"""The input: paths are linear in it, and their number on deep nets passes what a float64 holds."""
+"""The input: paths are linear in it, and on deep nets their number exceeds what a float64 can hold."""
 
 
 def dpai(
@@ -34,8 +34,8 @@ def dpai(
 
     Scores s ~ N(0, 1); the mask m keeps the largest |s|, by default in the layers' ERK quotas. P(m) is the number of
     paths: the sum of the outputs with m as the weights, an input of ones, no biases, and norms as the identity (values
-    are never negative, so that a ReLU is the identity as it is). With the straight-through g = ∂log P/∂m, each step of
-    Adam, whose rate is halved at ½ and ¾ of all steps, goes up along sign(s) times
+    are never negative, so that a ReLU is the identity anyway). With the straight-through g = ∂log P/∂m, each step of
+    Adam, whose rate is halved at ½ and ¾ of all steps, ascends along sign(s) times
 
         (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)].
 
@@ -78,7 +78,7 @@ def dpai(
 def paths(
     net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtype
 ) -> tuple[float | None, dict[str, Tensor]]:
-    """Return log₁₀ of the number of paths P, None for none, and ∂log P/∂m; of P itself where that is 0."""
+    """Return log₁₀ of the number of paths P (None if P = 0) and ∂log P/∂m (∂P/∂m if P = 0)."""
     weights = {
         name: torch.zeros_like(w, dtype=dtype) if name.endswith("bias") else torch.ones_like(w, dtype=dtype)
         for name, w in net.weights.items()
@@ -95,7 +95,7 @@ def paths(
         number = net(leaves, inputs, norm=identity).sum()
     value = float(number.detach())
     if not math.isfinite(value):
-        raise InputError("dpai cannot count the paths of this net: their number is beyond all bounds")
+        raise InputError("dpai cannot count the paths of this net: their number overflows")
     if value <= 0:
         return None, net.gradient(number / small, leaves)
     return math.log10(value) - math.log10(small), net.gradient(number.log(), leaves)

@@ -21,7 +21,7 @@ def grasp(
 
     g = ∂L/∂w summed over all batches first, H the Hessian of the same loss on the same samples, so that H g is one
     Hessian–vector product per batch; a single batch's graph of g serves H g as well. The NTK-SAP paper prints the
-    opposite sign; the method and its published code keep the largest θ ⊙ H g. BatchNorm normalises by the batch.
+    opposite sign; the method and its published code keep the largest θ ⊙ H g. BatchNorm uses the batch's statistics.
     """
     leaves = net.leaves(net.weights, masks)
 

@@ -1,4 +1,4 @@
-"""Is a net positively homogeneous? SynFlow and PX take it to be, so they say when it is not.
+"""Is a net positively homogeneous? SynFlow and PX assume that it is, so they say when it is not.
 
 f is positively homogeneous if f(a·w) = a^L · f(w) for a > 0: convolutions, linear layers, ReLU and LeakyReLU, pooling,
 sums, and BatchNorm in evaluation mode are. Then a score that sums over paths accounts for all of f.
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ntksap._base import ApproximationWarning
 from ntksap.pruning import Masks
 
-# Functions of torch by name (as a function, a method, or in place), and the module that does the same.
+# Functions of torch by name (as a function, a method, or in-place), and the module that does the same.
 _BENDS = {
     "celu": "CELU",
     "cos": "cos",
@@ -86,7 +86,7 @@ def warn_of_bends(states: Iterator[Masks], method: str) -> Iterator[Masks]:
     """Yield the masks of each round; after the first, warn if something in the net is not positively homogeneous."""
     with Bends() as bends:
         first = next(states, None)
-    if first is None:  # all rounds were done before
+    if first is None:  # all rounds had already been done
         return
     if bends.seen:
         warnings.warn(

@@ -23,8 +23,8 @@ def hutchinson(
     """Score a weight by the loss to second order: S = |θ⊙g + ½ θ²⊙h|, h ≈ diag H, at w = θ⊙m.
 
     First one epoch of forward passes in train mode finds BatchNorm's statistics, the mean over its batches; they are
-    constants from then on. Then, for each probe k = 1…K, with z_k of random signs and the k-th batch of the epoch (from
-    the beginning again when there are fewer): h = mean_k z_k ⊙ (H_k z_k), g = mean_k ∂L_k/∂w, L summed over samples.
+    constants from then on. Then, for each probe k = 1…K, with z_k of random signs and the k-th batch of the epoch
+    (starting over when there are fewer): h = mean_k z_k ⊙ (H_k z_k), g = mean_k ∂L_k/∂w, L summed over samples.
     E[z ⊙ Hz] = diag H, and the graph of the gradient that H z needs gives g as well.
     """
     if probes < 1 or temperature <= 0:

@@ -16,14 +16,14 @@ def imp(
     selector: Selector,
     invert: bool,
     after: Masks | None,
-    rewind_epoch: Annotated[int, "rewind to the weights after this epoch of the dense training; 0: initial ones"] = 0,
+    rewind_epoch: Annotated[int, "rewind to the weights after this epoch of dense training; 0: the initial ones"] = 0,
     level_epochs: Annotated[int, "epochs of training per level; 0: as many as the training has"] = 0,
 ) -> Iterator[Masks]:
-    """Train, remove the smallest weights, rewind the others, and again: the expensive upper bound.
+    """Train, remove the smallest weights, rewind the others, and repeat: the expensive upper bound.
 
-    Level t = 1…T: train from w⁰⊙m_{t−1}; m_t keeps the round(d_t·N) largest of the trained |w| that m_{t−1} has. w⁰ is
-    θ, or what the dense training of level 1 has after ``rewind_epoch`` epochs, and comes with the masks. By default a
-    level removes a fifth of what is left.
+    Level t = 1…T: train from w⁰⊙m_{t−1}; m_t keeps the round(d_t·N) largest of the trained |w| that m_{t−1} keeps. w⁰
+    is θ, or the weights after ``rewind_epoch`` epochs of the dense training of level 1, and comes with the masks. By
+    default a level removes a fifth of what is left.
     """
     rounds = selector.rounds
     if rewind_epoch < 0 or level_epochs < 0:

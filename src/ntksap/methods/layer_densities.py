@@ -37,11 +37,11 @@ def layer_densities(
 
     Args:
         net: a module whose weights are not looked at; they may be on the meta device.
-        probe: the inputs, of which only the shapes count.
+        probe: the inputs, of which only the shapes matter.
         density: d.
         rounds, schedule: T, and the density after each round.
-        least: {name: density} that a layer keeps at least.
-        rescale: kept weights have the variance σ²/d_l in place of σ², as they will where masks are attached with
+        least: {name: density}, the least that each layer keeps.
+        rescale: kept weights have the variance σ²/d_l instead of σ², as they will where masks are attached with
             ``rescale=True``. Without it, what is removed from a residual branch lowers the scores of the rest.
     """
     schedule = schedule or schedule_named("exponential")
@@ -59,7 +59,7 @@ def layer_densities(
 def scores_of(net: Net, probe: Probe, *, rescale: bool = False) -> Callable[[Reals], Reals]:
     """Return the function from the densities of all layers to ∂ log K/∂d_l, to be called inside `module_rules`.
 
-    What is the same for all densities is made once.
+    What is the same for all densities is computed once.
     """
     variances, fixed = initial_moments(net)
     others = {name: MomentTensor(known) for name, known in fixed.items()}
@@ -92,7 +92,7 @@ def _shrunk(
     bound: Reals,
     density: float,
 ) -> Reals:
-    """Return max(bound, d_l · erfc(τ/(s_l √2))) with the τ that leaves this density; found by halving an interval."""
+    """Return max(bound, d_l · erfc(τ/(s_l √2))) with the τ that leaves this density, found by bisection."""
     wanted = density * sizes.sum()
     if wanted >= densities @ sizes:
         return densities

@@ -23,8 +23,8 @@ def mag_1epoch(
     """Score a weight by its size after training the net for one epoch: S = |w|, w trained from θ⊙m.
 
     SGD on all trainable parameters, pruned weights staying zero, one step per batch: u ← μ·u + ∇L + ω·w, w ← w − α·u.
-    L is the mean over the samples of a batch; BatchNorm normalises by the batch, dropout is off. Only the mask is
-    taken from the trained net: training proper starts from θ again. With more rounds, round t trains on epoch t, and
+    L is the mean over the samples of a batch; BatchNorm uses the statistics of the batch, dropout is off. Only the mask
+    is taken from the trained net: training proper starts from θ again. With more rounds, round t trains on epoch t, and
     this is iterative magnitude pruning with rewinding.
     """
     if prune_lr <= 0 or not 0 <= prune_momentum < 1 or prune_weight_decay < 0:

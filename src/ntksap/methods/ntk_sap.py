@@ -27,8 +27,8 @@ def ntk_sap(
     fresh_weights: Annotated[
         bool, "draw new weights each time; else the module's own weights (the paper's eq. 7)"
     ] = True,
-    real_inputs: Annotated[bool, "the batches of the data in place of noise"] = False,
-    tangent: Annotated[bool, "the exact tangent J·(Δ⊙m) by forward mode in place of the finite difference"] = False,
+    real_inputs: Annotated[bool, "use the batches of the data instead of noise"] = False,
+    tangent: Annotated[bool, "use the exact tangent J·(Δ⊙m) in forward mode instead of the finite difference"] = False,
 ) -> dict[str, Tensor]:
     """Score a weight by its influence on the trace of the neural tangent kernel, in expectation over weights.
 
@@ -37,8 +37,8 @@ def ntk_sap(
         L_i = Σ ‖f(z; θ⊙m) − f(z; (θ+Δ)⊙m)‖² ≈ ε · ‖∂f/∂w ⊙ m‖²_F
         S   = |Σ_i ∂L_i/∂m| = |Σ_i θ⊙g_a + (θ+Δ)⊙g_b|,   g = ∂L_i/∂w at the two effective weights.
 
-    BatchNorm: one pass of the unperturbed net in training mode on the whole of z gives the statistics that serve both
-    passes as constants, see `Net.statistics`.
+    BatchNorm: one pass of the unperturbed net in training mode over all of z gives the statistics, which both passes
+    use as constants, see `Net.statistics`.
     """
     if draws < 1 or batch < 1 or perturbations < 1 or epsilon <= 0:
         raise InputError("draws, batch and perturbations must be at least 1 and epsilon above 0")

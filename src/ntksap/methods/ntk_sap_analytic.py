@@ -35,7 +35,7 @@ def ntk_sap_analytic(
     spreads what is removed over the layer, as the sampling noise of NTK-SAP does.
     """
     trace, leaves = expected_trace(net, masks, probe)
-    # Of the logarithm, so that they have the order of 1/(size of the layer) whatever the trace: single precision does.
+    # Those of the logarithm are of order 1/(size of the layer) whatever the trace, so single precision suffices.
     scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
     if noise:
         for name, score in scores.items():
@@ -56,7 +56,7 @@ def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple
     inputs = map_tensors(probe.ones(dtype), lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
     trace = _trace(net, parameters, inputs)
     if not trace.isfinite():
-        with checked():  # once more, to name what it comes from
+        with checked():  # once more, to name the source
             _trace(net, parameters, inputs)
         raise ScoreError("the expected trace of the neural tangent kernel overflows; ntk-sap samples it instead")
     return trace, leaves
@@ -71,11 +71,11 @@ def _trace(net: Net, parameters: Mapping[str, Tensor], inputs: Inputs) -> Tensor
 
 
 def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return E θ² and E θ of each parameter under the initialiser: for a prunable one two numbers, the mean 0.
+    """Return E θ² and E θ of each parameter under the initialiser: two numbers for a prunable one, whose mean is 0.
 
-    Exact for what a known initialiser draws, else from some draws. A parameter that the initialiser leaves as it is, or
-    sets to fixed values, keeps these values; one that it draws has two numbers over all its entries, spread to its
-    shape.
+    They are exact for what a known initialiser draws, otherwise estimated from some draws. A parameter that the
+    initialiser leaves as it is, or sets to fixed values, keeps these values; one that it draws has two numbers over all
+    its entries, expanded to its shape.
     """
     if net not in _PARAMETERS:
         known = net.variances()

@@ -26,7 +26,7 @@ def ntt(
     l2: Annotated[float, "weight of the kept weights' squares, divided by the density (λ_2); 1e-4 for an MLP"] = 1e-5,
     prune_lr: Annotated[float, "learning rate while pruning"] = 5e-4,
     refresh: Annotated[int, "steps after which the mask is chosen again"] = 100,
-    epoch_steps: Annotated[int, "steps per round at most; 0: one for each batch of the data"] = 0,
+    epoch_steps: Annotated[int, "most steps per round; 0: one for each batch of the data"] = 0,
     kernel: Annotated[
         Literal["auto", "exact", "projected"], "the whole kernel, random projections of it, or the one that fits"
     ] = "auto",
@@ -39,10 +39,10 @@ def ntt(
 
         λ_k · mean((Θ_s − Θ_T)²) + mean((f_s − f_T)²) + (λ_2/d) · ‖m⊙θ‖²,   Θ = J(x₁) diag(m) J(x₂)ᵀ.
 
-    J is by all trainable parameters, of which m prunes the prunable ones. BatchNorm: the statistics of the teacher on
-    the batch, as constants, serve both nets. The mask is chosen again every ``refresh`` steps, not in the last round,
-    so that the weights settle. The masks bring the student's weights, and the distance ‖Θ_s − Θ_T‖ / ‖Θ_T‖ on the first
-    batch before and after.
+    J is taken with respect to all trainable parameters, of which m prunes the prunable ones. BatchNorm: both nets use
+    the teacher's statistics on the batch, as constants. The mask is chosen again every ``refresh`` steps, except in the
+    last round, so that the weights settle. The masks come with the student's weights, and with the distance
+    ‖Θ_s − Θ_T‖ / ‖Θ_T‖ on the first batch before and after.
     """
     rounds, density = selector.rounds, selector.density
     begin = first_round(rounds, after)

@@ -11,7 +11,7 @@ from ntksap._base import InputError
 from ntksap.net import Inputs, Net, map_tensors
 
 EXACT_ENTRIES = 3 * 10**7
-"""Numbers that the whole kernel may hold for one half of a batch: 120 MB in float32, some times that in all."""
+"""Numbers that the whole kernel may hold for one half of a batch: 120 MB in float32, several times that in all."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Halves:
 
     @torch.no_grad()
     def check(self, net: Net) -> None:
-        """Raise InputError unless the halves have the outputs that they have in the whole batch."""
+        """Raise InputError unless the halves have the same outputs as in the whole batch."""
         try:
             apart = torch.cat([net(net.weights, half, norm=self.norm) for half in (self.one, self.two)]) - self.teacher
             size = self.teacher.abs().max()
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever a module raises that cannot do some of its inputs
+        except Exception as error:  # whatever a module raises that cannot handle only some of its inputs
             raise InputError(f"NTT splits each batch in halves, which this module cannot do ({error})") from error
         if apart.abs().max() > math.sqrt(net.eps) * size:
             raise InputError(
@@ -66,7 +66,7 @@ class Halves:
 
 
 def sliced(inputs: Inputs, start: int, stop: int, count: int) -> Inputs:
-    """Return some of ``count`` inputs: a slice of each tensor that has one entry per input; all else as it is."""
+    """Return some of ``count`` inputs: a slice of each tensor that has one entry per input; others as they are."""
     part: Inputs = map_tensors(inputs, lambda t: t[start:stop] if t.dim() and t.shape[0] == count else t)
     return part
 
@@ -101,10 +101,10 @@ def kernel_gap(
     *,
     graph: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return mean((Θ_s − Θ_T)²), with a graph differentiable by the student's weights, and mean(Θ_T²).
+    """Return mean((Θ_s − Θ_T)²), differentiable with respect to the student's weights, and mean(Θ_T²).
 
     With a generator both are unbiased estimates: for V₁ and V₂ with entries ±1 at random and R rows each,
-    E[mean((V₁ E V₂ᵀ)²)] is the sum over the squares of E, and V J costs R backward passes, whatever the rows of J.
+    E[mean((V₁ E V₂ᵀ)²)] is the sum over the squares of E, and V J costs R backward passes, however many rows J has.
     """
     scale = 1.0
     signs: list[Tensor] | None = None
@@ -129,7 +129,7 @@ def _kernel(
     *,
     graph: bool,
 ) -> Tensor:
-    """V₁ J(x₁) diag(m) J(x₂)ᵀ V₂ᵀ, by the columns ``keep`` of each weight; without signs, V is the identity."""
+    """V₁ J(x₁) diag(m) J(x₂)ᵀ V₂ᵀ over the columns ``keep`` of each weight; without signs, V is the identity."""
     sides = []
     for half, inputs, count in ((0, batch.one, batch.counts[0]), (1, batch.two, batch.counts[1])):
         if signs is not None:

@@ -13,16 +13,17 @@ from ntksap.net import Net, WeightView, weight_views
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
 _BATCH = 256
-"""Walks in each direction that are made at a time. It decides which draws a walk gets, so it is no option."""
+"""Walks in each direction that are made at a time. It decides which draws a walk gets, so it is not an option."""
 _NEVER = np.iinfo(np.int64).max
 
 
 def phew(net: Net, probe: Probe, *, selector: Selector, invert: bool, after: Masks | None) -> Iterator[Masks]:
     """Keep the weights that random walks meet first, from inputs and outputs in turn.
 
-    A unit is a channel; coupled ones are one. From a unit, a walk takes a kernel, the weights between two channels, in
-    proportion to Σ|θ| over it, and with it all of its weights. Walks go on until there are enough, or until they find
-    less than one new weight in a hundred walks; then the largest of the others fill up. All rounds cut the same walks.
+    A unit is a channel; coupled channels are one unit. From a unit, a walk takes a kernel, the weights between two
+    channels, in proportion to Σ|θ| over it, and with it all of its weights. Walks continue until there are enough
+    weights, or until they find less than one new weight in a hundred walks; then the largest of the others fill the
+    rest. All rounds cut the same walks.
     """
     scores = walk_scores(net, probe, selector)
     masks = after
@@ -39,7 +40,7 @@ def walk_scores(net: Net, probe: Probe, selector: Selector) -> dict[str, Tensor]
     views = weight_views({k.weight: tuple(net.weights[k.weight].shape) for k in layers.values()}, net._skeleton)
     sizes = {name: view.matrices(net.weights[name].detach().cpu().double().abs()) for name, view in views.items()}
     walks = Walks(steps, {number: Layer(k, sizes[k.weight].sum(0).numpy()) for number, k in layers.items()})
-    met = {name: np.full(sizes[name][0].numel(), _NEVER) for name in net.prunable}  # when each kernel was, first
+    met = {name: np.full(sizes[name][0].numel(), _NEVER) for name in net.prunable}  # when each kernel was first met
     kept = dict.fromkeys(met, 0)
     batch = 0
     while not selector.satisfied(kept, 1):
@@ -65,7 +66,7 @@ def _steps(net: Net, probe: Probe) -> tuple[Step, ...]:
     if missing := [name for name in net.prunable if name not in crossed]:
         raise InputError(
             f"phew walks from layer to layer, and {', '.join(missing)} is not the weight of a convolution or linear "
-            "layer that a signal passes: exclude it, or use another method"
+            "layer that a signal passes through: exclude it, or use another method"
         )
     return steps
 

@@ -15,10 +15,10 @@ Crossed: TypeAlias = tuple[int, Ints, Ints]
 
 
 class Choice:
-    """Entries that belong to keys 0 … K − 1; of a key's, one is chosen in proportion to its weight."""
+    """Entries that belong to keys 0 … K − 1; one of a key's entries is chosen in proportion to its weight."""
 
     def __init__(self, keys: Ints, weights: Reals, count: int) -> None:
-        """Take key and weight of each entry, and K; where all weights of a key are 0, its entries are all alike."""
+        """Take key and weight of each entry, and K; if all weights of a key are 0, its entries are equally likely."""
         self.totals: Reals = np.bincount(keys, weights, count).astype(np.float64)
         self._order = np.argsort(keys, kind="stable")
         weights = np.where(self.totals[keys] > 0, weights, 1.0)[self._order]
@@ -35,7 +35,7 @@ class Choice:
 
 
 class Side:
-    """One end of a layer: the channels there, their units, and the connections of each channel."""
+    """One end of a layer: its channels, their units, and the connections of each channel."""
 
     def __init__(self, channel_of: Ints, units: Ints, sizes: Reals) -> None:
         """Take the channel that each connection has at this end, the unit of each channel, the connections' sizes."""
@@ -53,7 +53,7 @@ class Side:
         return gains
 
     def draw(self, units: Ints, which: Reals, along: Reals) -> Ints:
-        """Return a connection for each unit: of one of its channels (if anywhere: all alike), in proportion to size."""
+        """Return a connection for each unit: of one of its channels (any, if anywhere), in proportion to size."""
         place, known = _find(self._known, units)
         own = self._channels.draw(place, which)
         channels = np.where(known & (units != ANYWHERE), own, (which * self._count).astype(np.int64))
@@ -75,7 +75,7 @@ class Walks:
     """The steps of a module, and walks along them.
 
     From a unit, a walk takes one of its connections in proportion to its size. Where a tensor has several readers
-    (backward: several sources), each counts as much as the unit's connections there, a way past all layers as 1.
+    (backward: several sources), each counts as much as the unit's connections there, a way around all layers as 1.
     """
 
     def __init__(self, steps: Sequence[Step], layers: Mapping[int, Layer]) -> None:
@@ -88,7 +88,7 @@ class Walks:
 
     @property
     def draws(self) -> int:
-        """How many random numbers a walk needs at most."""
+        """The most random numbers that a walk can need."""
         return 3 * len(self.steps)
 
     def walk(self, uniform: Reals, *, forward: bool) -> Iterator[Crossed]:
@@ -145,7 +145,7 @@ class Walks:
         if forward and step.ends:  # or it ends here
             own.append(np.ones(len(walks)))
         gains = np.stack(own)
-        lost = gains.sum(0) == 0  # no way knows the unit: every way is as good
+        lost = gains.sum(0) == 0  # no way knows the unit: all are equally good
         gains[:, lost] = 1.0
         shares = np.cumsum(gains / gains.sum(0), 0)
         which = (shares[:-1] <= draw(walks)).sum(0)
@@ -154,7 +154,7 @@ class Walks:
                 yield option, chosen
 
     def _gain(self, number: int, units: Ints, forward: bool) -> Reals:
-        """Return what a way to a tensor counts for a unit: its connections in the first layer there, 1 without any."""
+        """Return how much a way to a tensor counts for a unit: its connections in the first layer there, else 1."""
         step = self.steps[number]
         if number in self.layers:
             layer = self.layers[number]

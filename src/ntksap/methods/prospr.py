@@ -36,8 +36,8 @@ def prospr(
 
         λ = ∇L_M(w_M), η = 0;   for k = M−1…0:   β = η − α·P λ,   λ ← λ + H_k β,   η ← μ·β
 
-    First order: λ = ∇L_M(w_M) as it is. L is the mean over the samples of a batch; BatchNorm normalises by the batch.
-    Batches are the first of the epoch, from the beginning again when there are fewer.
+    First order: λ = ∇L_M(w_M) as it is. L is the mean over the samples of a batch; BatchNorm uses the statistics of the
+    batch. Batches are the first of the epoch, starting over when there are fewer.
     """
     if inner_steps < 0 or prune_lr <= 0 or not 0 <= prune_momentum < 1:
         raise InputError("inner_steps must be at least 0, prune_lr above 0 and 0 ≤ prune_momentum < 1")

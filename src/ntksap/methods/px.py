@@ -20,17 +20,17 @@ _NORMS = {f: inspect.signature(f) for f in (functional.layer_norm, functional.rm
 
 
 def px(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:
-    """Score a weight by its part in an upper bound of the trace of the neural tangent kernel: S = |∂I/∂θ²| ⊙ θ².
+    """Score a weight by its part in an upper bound on the trace of the neural tangent kernel: S = |∂I/∂θ²| ⊙ θ².
 
     I = Σ_x Σ_k z₁(x)_k · z₂_k, from three passes of the net for each batch x:
 
-    - f(x; θ⊙m) in evaluation mode, which tells the gate of each ReLU, the factor that its output has to its input, and
-      of each LayerNorm, RMSNorm and GroupNorm, 1/(σ² + ε), the square of that factor but for the layer's weight;
+    - f(x; θ⊙m) in evaluation mode, which gives the gate of each ReLU, the ratio of its output to its input, and of each
+      LayerNorm, RMSNorm and GroupNorm, 1/(σ² + ε), the square of that ratio except for the layer's weight;
     - z₁, the paths that are active: weights m, input x², each ReLU and norm replaced by its gate;
     - z₂, the paths' squared strengths: weights θ²⊙m, input of ones, all gates left out; this pass has a graph.
 
     Paths run from input to output: biases and running means are 0 in z₁ and z₂. BatchNorm is the identity in z₁ and
-    its squared factor in z₂ (up to its ε). z₁ and z₂ pass 10³⁸ on deep nets, so both are float64 where there is such.
+    its squared factor in z₂ (up to its ε). z₁ and z₂ exceed 10³⁸ on deep nets, so both are float64 where available.
     """
     dtype = torch.float32 if net.device.type == "mps" else torch.float64
     masked = {**net.weights, **{name: net.weights[name] * masks[name] for name in net.prunable}}

@@ -38,20 +38,20 @@ class Method:
         score: ``score(net, masks, probe, *, options…) -> {name: tensor}``, larger = keep. None if there is a pruner.
         summary: one sentence.
         rounds, schedule, scope: the defaults; one round is one shot.
-        rate: the share of the weights left that a round removes, where the sparsity decides how many rounds there are,
-            see `rounds_at`; ``rounds`` then is what that is at the paper's highest sparsity, 98.20 %.
-        allocation: how many weights each layer keeps, in place of the scope, unless the user says otherwise.
+        rate: the share of the remaining weights that a round removes, where the sparsity decides how many rounds there
+            are, see `rounds_at`; ``rounds`` is then their number at the paper's highest sparsity, 98.20 %.
+        allocation: how many weights each layer keeps, instead of the scope, unless the user says otherwise.
         data: what it needs, see `Need`.
         labels: it uses the labels of the data.
         batch: inputs per batch when a run feeds it the training set; None means as many as in training.
         weight_agnostic: the score does not depend on the module's present weights, so it is drawn.
-        draws: the seed matters even so where weights decide as well.
+        draws: the seed matters although the weights decide as well.
         regrow: pruned weights may return in a later round.
         returns_weights: it also chooses the weights that training is to start from.
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
         splits: a batch can be cut into micro-batches without changing the scores.
         from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
-        pruner: in place of a score, a whole `Pruner` with options, for a method that is more than score and select.
+        pruner: instead of a score, a whole `Pruner` with options, for a method that is more than score and select.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Method:
 
     @property
     def trains(self) -> bool:
-        """Whether it trains the network by whatever trains it afterwards, see `ntksap.pruning.Train`."""
+        """Whether it trains the network, with whatever trains it afterwards, see `ntksap.pruning.Train`."""
         return self.data == "training"
 
     def rounds_at(self, density: float) -> int:
@@ -118,7 +118,7 @@ class Method:
         hints = typing.get_type_hints(function, include_extras=True)
         found = {}
         for name, parameter in inspect.signature(function).parameters.items():
-            # what every pruner is given has no default
+            # the arguments that every pruner is given have no default
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is not inspect.Parameter.empty:
                 hint = hints[name]
                 kind, *notes = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
@@ -150,7 +150,7 @@ class Method:
 def register(method: Method) -> Method:
     """Add a method to the table; a name that is taken is an error."""
     if method.name in METHODS:
-        raise InputError(f"a method named {method.name!r} is registered already")
+        raise InputError(f"a method named {method.name!r} is already registered")
     METHODS[method.name] = method
     return method
 

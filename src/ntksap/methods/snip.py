@@ -11,8 +11,8 @@ from ntksap.pruning import Batch, Probe
 def snip(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Tensor]:
     """Score a weight by how much the loss changes with its mask: S = |∂L/∂m| = |θ ⊙ ∂L/∂w|, w = θ⊙m.
 
-    L is summed over the labelled batches, BatchNorm normalises by the batch. Signed gradients are added over batches
-    before the absolute value is taken.
+    L is summed over the labelled batches; BatchNorm uses the statistics of the batch. Signed gradients are added over
+    batches before the absolute value is taken.
     """
     return _scores(net, masks, probe, kept=masks)
 

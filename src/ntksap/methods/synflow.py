@@ -13,8 +13,8 @@ def synflow(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Te
     """Score a weight by the strength of the paths through it: S = |θ| ⊙ ∂R/∂|w|, R = Σ_k f_k(1; |θ|⊙m).
 
     One input of ones, every parameter replaced by its absolute value, BatchNorm in evaluation mode. All terms are
-    positive, so float32 is as exact as it is anywhere, as long as its range will do: on deep nets R passes 10³⁸. Where
-    a score is not well inside that range, all is computed again in float64.
+    positive, so float32 is as accurate as it can be, as long as its range suffices: on deep nets R exceeds 10³⁸. Where
+    a score is not well inside that range, everything is computed again in float64.
     """
     scores = _flow(net, masks, probe, net.dtype)
     if net.dtype != torch.float64 and net.device.type != "mps" and not _in_range(scores):
@@ -35,6 +35,6 @@ def _in_range(scores: Mapping[str, Tensor]) -> bool:
     every = every.to(torch.promote_types(every.dtype, torch.float32))  # numpy has no bfloat16
     if not 0 < float(every.max()) <= 1e30:
         return False
-    # As unsigned integers floats from 0 on keep their order, and 0 − 1 is the largest of all: the least above 0.
+    # As unsigned integers, floats from 0 upwards keep their order, and 0 − 1 is the largest of all: the least above 0.
     bits = every.cpu().numpy().view(f"u{every.itemsize}") - 1
     return float((bits.min() + 1).view(f"f{every.itemsize}")) >= 1e-30

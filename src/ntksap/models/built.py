@@ -1,4 +1,4 @@
-"""What a model is when it has been built: the module, and what goes into it."""
+"""A model that has been built: the module, and what goes into it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ class Built:
 
     Args:
         module: the module.
-        shape: of one input, without the batch.
+        shape: the shape of one input, without the batch.
         inputs: makes the inputs where they are not floating-point numbers of that shape, such as tokens.
     """
 
@@ -25,11 +25,11 @@ class Built:
 
     @property
     def probe(self) -> dict[str, Any]:
-        """The keywords of `ntksap.prune`, and of all that looks at models, that say what goes into this one."""
+        """The keywords of `ntksap.prune`, and of all functions that look at models, for what goes into this one."""
         return {"input_shape": self.shape} if self.inputs is None else {"inputs": self.inputs}
 
     def numbers(self, what: str) -> tuple[nn.Module, tuple[int, ...]]:
-        """Return module and shape; `InputError` if ``what``, which needs numbers as inputs, cannot have them."""
+        """Return module and shape; `InputError` if the model takes tokens, since ``what`` needs numbers as inputs."""
         if self.inputs is not None:
             raise InputError(f"{what} takes models of images or other numbers, and this one takes tokens")
         return self.module, self.shape

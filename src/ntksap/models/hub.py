@@ -1,7 +1,7 @@
-"""Untrained models of other packages, by what a user types: ``hf:CONFIG.json`` (transformers) and ``timm:NAME``.
+"""Untrained models from other packages, by what a user types: ``hf:CONFIG.json`` (transformers) and ``timm:NAME``.
 
-Nothing is downloaded, and nothing is called but classes of transformers and models in timm's table: code that a
-configuration brings along (``auto_map``) stays where it is.
+Nothing is downloaded, and nothing is called except classes of transformers and models in timm's table: code that a
+configuration brings along (``auto_map``) is not run.
 """
 
 import difflib
@@ -22,11 +22,11 @@ _TOKENS = 32  # in an input, unless --input-shape says otherwise
 
 
 def build_hf(spec: str, num_classes: int | None, input_shape: Sequence[int] | None) -> Built:
-    """Return the model of a configuration, ``CONFIG.json`` or ``CONFIG.json:CLASS``, with weights of its own making.
+    """Return the model of a configuration, ``CONFIG.json`` or ``CONFIG.json:CLASS``, with its own initial weights.
 
-    The class is what the configuration names first in ``architectures``, or CLASS. ``num_classes`` and, of models of
-    images, ``input_shape`` (C, H, W) replace what the configuration says. A model of tokens gets uniform ones, 32 in
-    an input or as many as ``input_shape`` says.
+    The class is what the configuration names first in ``architectures``, or CLASS. ``num_classes`` and, for models of
+    images, ``input_shape`` (C, H, W) replace what the configuration says. A model of tokens gets uniform ones, 32 per
+    input or as many as ``input_shape`` says.
     """
     path, _, given = spec.partition(".json:")
     file = Path(path + ".json") if given else Path(spec)
@@ -53,7 +53,7 @@ def build_hf(spec: str, num_classes: int | None, input_shape: Sequence[int] | No
         return Built(made(config), shape)
     if made.main_input_name != "input_ids":
         if not input_shape:
-            raise InputError(f"{name} takes {made.main_input_name}: say the shape of one, such as --input-shape 16000")
+            raise InputError(f"{name} takes {made.main_input_name}: give the shape of one, such as --input-shape 16000")
         return Built(made(config), tuple(input_shape))
     config.use_cache = False
     if config.pad_token_id is None:
@@ -65,7 +65,7 @@ def build_hf(spec: str, num_classes: int | None, input_shape: Sequence[int] | No
 
 
 def build_timm(name: str, num_classes: int | None, input_shape: Sequence[int] | None) -> Built:
-    """Return a model of timm's table, untrained; ``num_classes`` and ``input_shape`` (C, H, W) as in its factory."""
+    """Return a model from timm's table, untrained; ``num_classes`` and ``input_shape`` (C, H, W) as in its factory."""
     timm = _package("timm", f"timm:{name}", "timm")
     if not timm.is_model(name):  # also hf-hub:…, which would be fetched
         raise _unknown(f"timm:{name}: model", name, "timm", timm.list_models())
@@ -77,7 +77,7 @@ def build_timm(name: str, num_classes: int | None, input_shape: Sequence[int] | 
 
 
 HUBS: dict[str, Callable[[str, int | None, Sequence[int] | None], Built]] = {"hf": build_hf, "timm": build_timm}
-"""What stands before the colon → (what stands after it, classes, shape of one input) → model."""
+"""What comes before the colon → (what comes after it, classes, shape of one input) → model."""
 
 
 def _package(name: str, asked: str, install: str) -> Any:
@@ -87,12 +87,12 @@ def _package(name: str, asked: str, install: str) -> Any:
         if error.name == name:
             raise InputError(f"--model {asked} needs the package {name}: pip install '{install}'") from error
         raise InputError(f"--model {asked}: {name} cannot be imported here ({error})") from error
-    except (ImportError, RuntimeError, AttributeError) as error:  # as where timm's torchvision does not fit torch
+    except (ImportError, RuntimeError, AttributeError) as error:  # such as when timm's torchvision does not fit torch
         raise InputError(f"--model {asked}: {name} cannot be imported here ({str(error).splitlines()[0]})") from error
 
 
 def _unknown(what: str, name: str, package: str, known: Sequence[str]) -> InputError:
-    """Return the error for a name that a package does not know: with the nearest one, since they are hundreds."""
+    """Return the error for a name that a package does not know: with only the nearest one, since there are hundreds."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"{what} {name[:80]!r} is not one of the {len(known)} that {package} has here.{hint}")
@@ -104,7 +104,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} cannot be read as the configuration of a model, a JSON file: {error}") from error
     if not isinstance(values, dict):
-        raise InputError(f"{file} is no configuration of a model: it holds no JSON object")
+        raise InputError(f"{file} is not the configuration of a model: it holds no JSON object")
     return values
 
 
@@ -117,7 +117,7 @@ def _image_shape(config: Any, file: Path) -> tuple[int, ...]:
 
 
 def _tokens(config: Any, length: int) -> MakeInputs:
-    """Return what makes uniform tokens, the one for padding excepted; the decoder gets some too, if there is one."""
+    """Return a maker of uniform tokens, except the one for padding; the decoder gets some too, if there is one."""
     vocabulary, padding = config.vocab_size, config.pad_token_id
 
     def draw(count: int, generator: torch.Generator) -> Tensor:

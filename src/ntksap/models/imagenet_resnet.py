@@ -55,7 +55,7 @@ class Bottleneck(nn.Module):
 
 
 class ImageNetResNet(nn.Module):
-    """A 7×7 stem of stride 2, a max-pooling, four stages, average pooling; any input size and number of classes."""
+    """A 7×7 stem of stride 2, max-pooling, four stages, average pooling; any input size and number of classes."""
 
     def __init__(
         self,

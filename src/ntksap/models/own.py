@@ -1,4 +1,4 @@
-"""A model by what a user calls it: a name from the table, of a hub, ``package.module:factory``, or the module."""
+"""A model by what a user calls it: a name from the table or a hub, ``package.module:factory``, or the module."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +26,9 @@ def model_for(
     Args:
         model: a name from the table, "hf:CONFIG.json" or "timm:NAME" (see `ntksap.models.hub`),
             "package.module:factory" (called without arguments), or a module as it is.
-        num_classes: of models from the table, of transformers and of timm.
-        input_shape: needed for a model of your own; by default the usual one of others.
-        seed: decides initial weights; not those of a module that is there.
+        num_classes: for models from the table, from transformers and from timm.
+        input_shape: needed for a model of your own; others have a usual one by default.
+        seed: decides initial weights, except those of a module that already exists.
     """
     if isinstance(model, str) and ":" not in model:
         shape = _check_sizes(model, num_classes, input_shape)
@@ -68,7 +68,7 @@ def _check_sizes(name: str, num_classes: int | None, input_shape: Sequence[int] 
 
 @contextmanager
 def _buildable(name: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """Turn what torch says of sizes that a model cannot have into an error that says so."""
+    """Turn what torch says about sizes that a model cannot have into an error that says so."""
     try:
         yield
     except (RuntimeError, ValueError, ZeroDivisionError, TypeError, AttributeError) as error:

@@ -22,7 +22,7 @@ class Model:
     Args:
         name: what users write.
         factory: ``(width, in_channels, num_classes, image_size) -> module``.
-        width: channels of the first layer; all others are in proportion.
+        width: channels of the first layer; all other layers are in proportion.
         input_shape, num_classes: its usual data.
     """
 

@@ -10,8 +10,8 @@ _CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 
 class VGG(nn.Module):
     """Five stages of 3×3 convolutions (with biases, as in the published experiments), average pooling, a linear layer.
 
-    Stages have ``width``, 2, 4, 8 and 8 times as many channels, and are separated by four max-poolings, so a 32×32
-    image ends as 2×2 before the average.
+    Stages have ``width`` channels, then 2, 4, 8 and 8 times as many, and are separated by four max-pooling layers, so
+    a 32×32 image ends as 2×2 before the average.
     """
 
     def __init__(self, depth: int, *, width: int = 64, in_channels: int = 3, num_classes: int = 10) -> None:

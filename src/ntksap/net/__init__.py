@@ -2,7 +2,7 @@
 
 from ntksap.net.initialisers import Initialiser, kaiming_normal
 from ntksap.net.layers import by_output, is_stack, is_transformers_conv1d, layer_weights, unwrap
-from ntksap.net.logits import logit_layers
+from ntksap.net.logits import has_attention, logit_layers
 from ntksap.net.net import (
     Inputs,
     Net,
@@ -33,6 +33,7 @@ __all__ = [
     "by_output",
     "copy_of",
     "first_tensor",
+    "has_attention",
     "is_stack",
     "is_transformers_conv1d",
     "join",

@@ -1,4 +1,4 @@
-"""BatchNorm by the batch, with a cheap second derivative (torch's own takes more time than the convolutions)."""
+"""BatchNorm over the batch, with a cheap second derivative (torch's own takes more time than the convolutions)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ntksap.net.kernels import batch_norm as native_norm
 
 
 def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Return γ·x̂ + β, x̂ = (x − μ)·r, r = 1/√(σ² + eps), μ and σ² of the batch: differentiable twice, by x only.
+    """Return γ·x̂ + β, x̂ = (x − μ)·r, r = 1/√(σ² + eps), μ and σ² of the batch: twice differentiable, in x only.
 
     Per channel, with P(u) = u − mean(u) − x̂·mean(u·x̂): the derivative is g ↦ γ·r·P(g).
     """
@@ -53,8 +53,8 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *vs: Tensor) -> tuple[Tensor | None, ...]:
         """With means over the batch v̄, ḡ, s = mean(v·x̂), c = mean(g·x̂) and q = mean(v·g) − v̄·ḡ − s·c:
 
-        by g:  γ·r·(v − v̄ − s·x̂)
-        by x:  −γ·r²·(c·v + s·g + (q − 2·c·s)·x̂ − c·v̄ − s·ḡ), μ and r being functions of x.
+        with respect to g:  γ·r·(v − v̄ − s·x̂)
+        with respect to x:  −γ·r²·(c·v + s·g + (q − 2·c·s)·x̂ − c·v̄ − s·ḡ), μ and r being functions of x.
         """
         g, x, weight, mean, r = ctx.saved_tensors
         v, shape = vs[0], x.shape

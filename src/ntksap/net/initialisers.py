@@ -19,9 +19,9 @@ Initialiser: TypeAlias = Callable[[nn.Module], object]
 
 
 def reset(module: nn.Module) -> None:
-    """Call each module's own ``reset_parameters``, children before parents; what has none keeps its values.
+    """Call each module's own ``reset_parameters``, children before parents; modules without one keep their values.
 
-    So does what is under a parametrization, which torch's layers do not draw through.
+    So do parameters under a parametrization, which torch's layers do not draw through.
     """
     for part in reversed(list(module.modules())):
         if (function := _own_reset(part)) is not None:
@@ -34,7 +34,7 @@ def _own_reset(part: nn.Module) -> Callable[[], object] | None:
 
 
 def kaiming_normal(module: nn.Module) -> None:
-    """Draw conv, linear, attention, recurrent and expert weights from N(0, 2 / fan-in); all else as `reset`."""
+    """Draw conv, linear, attention, recurrent and expert weights from N(0, 2 / fan-in); the rest as `reset` does."""
     reset(module)
     for part in module.modules():
         for weight in layer_weights(part):
@@ -54,8 +54,9 @@ def kaiming_variances(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
 def reset_variances(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
     """Yield what `reset` draws with mean 0 and a known variance, by torch's own layers: the mean over its entries.
 
-    Weights and biases from U(−1, 1)/√fan-in; embeddings from N(0, 1), but for the row of a padding; of attention,
-    biases 0 and learnt keys and values by Xavier. Not inside another module that resets its parts again, nor tied ones.
+    Weights and biases come from U(−1, 1)/√fan-in; embeddings from N(0, 1), except for the row of a padding; in
+    attention, biases are 0 and learnt keys and values follow Xavier. Tied parameters are left out, and those inside
+    another module that resets its parts again.
     """
     owned = Counter(id(own) for part in module.modules() for own in part._parameters.values())
     again = {id(part) for whole in module.modules() if _own_reset(whole) for part in list(whole.modules())[1:]}
@@ -76,7 +77,7 @@ def reset_variances(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
 
 @torch.no_grad()
 def shuffle(module: nn.Module) -> None:
-    """Permute the present values within each conv, linear, attention and recurrent weight; all else stays."""
+    """Permute the present values within each conv, linear, attention and recurrent weight; the rest stays."""
     for part in module.modules():
         for weight in layer_weights(part):
             weight.copy_(weight.flatten()[torch.randperm(weight.numel())].view_as(weight))

@@ -33,14 +33,15 @@ def unwrap(module: nn.Module) -> nn.Module:
 def layer_weights(module: nn.Module) -> Iterator[nn.Parameter]:
     """Yield the weights that ``module`` itself (not its children) owns as a layer that multiplies by a matrix.
 
-    The experts of a mixture, stacked in one tensor (experts, rows, columns), are weights too. What a parametrization
-    computes a weight from is none: a row of zeros under weight_norm makes NaN, under others zeros are no zeros.
+    The experts of a mixture, stacked in one tensor (experts, rows, columns), are weights too. A tensor that a
+    parametrization computes a weight from is not one: a row of zeros under weight_norm gives NaN, and under others
+    zeros do not stay zeros.
     """
     patterns = [pattern for kind, pattern in _WEIGHTS.items() if isinstance(module, kind)]
     if is_transformers_conv1d(module):
         patterns.append("weight")
     for name, parameter in module._parameters.items():
-        if parameter is None or name.endswith(("_g", "_v", "_orig")):  # of the older weight_norm and spectral_norm
+        if parameter is None or name.endswith(("_g", "_v", "_orig")):  # from the older weight_norm and spectral_norm
             continue
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) or is_stack(module, parameter.shape):
             yield parameter
@@ -49,7 +50,7 @@ def layer_weights(module: nn.Module) -> Iterator[nn.Parameter]:
 def is_stack(module: nn.Module, shape: Sequence[int]) -> bool:
     """Return whether a parameter of this shape in ``module`` holds the matrices of several experts.
 
-    It has three dimensions then, of which the first counts experts, by what the module or its class is called.
+    It then has three dimensions, of which the first counts experts; the name of the module or its class decides.
     """
     if len(shape) != 3 or isinstance(module, _ConvNd):
         return False
@@ -59,7 +60,7 @@ def is_stack(module: nn.Module, shape: Sequence[int]) -> bool:
 
 def has_columns_first(module: nn.Module) -> bool:
     """Return whether the matrices that ``module`` owns are (…, inputs, outputs), not (…, outputs, inputs)."""
-    turned = bool(getattr(module, "is_transposed", type(module).__name__ == "Llama4TextExperts"))  # of transformers
+    turned = bool(getattr(module, "is_transposed", type(module).__name__ == "Llama4TextExperts"))  # in transformers
     return is_transformers_conv1d(module) or turned
 
 
@@ -82,7 +83,7 @@ def is_transformers_conv1d(module: nn.Module) -> bool:
 
 
 def by_output(module: nn.Module, values: Tensor) -> Tensor:
-    """Return ``values``, shaped like a weight that ``module`` owns, as (output channels, all else).
+    """Return ``values``, shaped like a weight that ``module`` owns, as (output channels, everything else).
 
     >>> import torch
     >>> by_output(nn.ConvTranspose2d(4, 6, 3, groups=2), torch.zeros(4, 3, 3, 3)).shape

@@ -1,4 +1,4 @@
-"""`Layout`: where the channels of images stand while a module is evaluated, and whose kernels its layers use."""
+"""`Layout`: where the channels of images are while a module is evaluated, and whose kernels its layers use."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from ntksap.net.unfused import plain_kernels
 FIRST, LAST = torch.contiguous_format, torch.channels_last
 
 _OF_LAYOUT = ("contiguous", "stride")
-"""Words of the errors that a module meets when it takes for granted that channels come first, `Tensor.view`'s say."""
+"""Words in the errors of a module that takes for granted that channels come first, such as `Tensor.view`'s."""
 
 
 class Layout:
@@ -25,7 +25,7 @@ class Layout:
     Args:
         module: the private copy that is evaluated.
         device: where its tensors will be.
-        autocast: whether it is evaluated under autocast, of which the kernels for kept weights know nothing.
+        autocast: whether it is evaluated under autocast, which the kernels for kept weights do not support.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, *, autocast: bool) -> None:
@@ -38,10 +38,10 @@ class Layout:
     def evaluate(
         self, function: Callable[[torch.memory_format], Tensor], inputs: Any, kept: Mapping[str, Tensor] | None
     ) -> Tensor:
-        """Return ``function(layout)``, which evaluates the module on ``inputs``, in the layout and with kernels chosen.
+        """Return ``function(layout)``, which evaluates the module on ``inputs``, in the chosen layout and kernels.
 
         ``kept``: masks of what is not zero, as in a call of `Net`. An error of the module's own is raised at once;
-        only one that the layout may have caused is tried again with the channels first.
+        only after one that the layout may have caused is it tried again with the channels first.
         """
         sparse = sparse_layers(self._module, kept) if self._sparse and kept is not None else {}
         last = self._last and 2 * len(sparse) <= self._convolutions and not _single(inputs)

@@ -1,4 +1,4 @@
-"""Which layers make logits: numbers that a softmax compares, inside of a module or behind it."""
+"""Which layers make logits: numbers that a softmax compares, inside a module or after it."""
 
 import copy
 import re
@@ -15,32 +15,50 @@ from ntksap.net.layers import unwrap
 from ntksap.net.net import Inputs, arguments, first_tensor, map_tensors
 
 _PRODUCT = re.compile("mm|Mm|Linear|Convolution|Mv")  # Addmm, Bmm, Mm, GroupedMm, …
+_FUSED = "ScaledDotProduct"
 
 
 def logit_layers(module: nn.Module, inputs: Inputs, output: Callable[[Any], Tensor] | None = None) -> frozenset[str]:
     """Return the names of the weights that make what a softmax compares: queries, keys, routers, the classifier.
 
     For each softmax in the module, and for its output, these are the nearest weights from which its arguments come.
-    They are found in the graph of one evaluation of tensors without values, which computes nothing. A weight that makes
-    queries, keys and values makes logits.
+    They are found in the graph of one evaluation with tensors without values, which computes nothing. A weight that
+    makes queries, keys and values together makes logits.
 
     >>> logit_layers(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)), torch.ones(1, 8))
     frozenset({'2.weight'})
     """
-    try:
-        made, names = _evaluated(unwrap(module), inputs, output or first_tensor, lambda dtype: dtype)
-    except Exception as first:
-        try:  # some products of torch have no shape rule but for this
-            made, names = _evaluated(unwrap(module), inputs, output or first_tensor, lambda dtype: torch.bfloat16)
-        except Exception:
-            raise InputError(
-                "which layers make logits is read off an evaluation without values, and this module asks for some "
-                f"({str(first).splitlines()[0]}): use the allocation 'erk'"
-            ) from first
+    made, names = _traced(module, inputs, output)
     found = set()
-    for start in _logits(made.grad_fn):
+    for start in (made.grad_fn, *(node for softmax in _softmaxes(made.grad_fn) for node in _arguments(softmax))):
         found |= {names[id(weight)] for weight in _nearest(start)}
     return frozenset(found)
+
+
+def has_attention(module: nn.Module, inputs: Inputs, output: Callable[[Any], Tensor] | None = None) -> bool:
+    """Return whether a softmax inside the module weighs what later layers see, as in attention and in routers.
+
+    A softmax that only makes the output, after the last layer, is none of these.
+
+    >>> has_attention(nn.Sequential(nn.Linear(8, 2), nn.Softmax(-1)), torch.ones(1, 8))
+    False
+    """
+    made, _ = _traced(module, inputs, output)
+    last = set(_graph(made.grad_fn, lambda node: bool(_PRODUCT.search(node.name()))))
+    return any(node.name().startswith(_FUSED) or node not in last for node in _softmaxes(made.grad_fn))
+
+
+def _traced(module: nn.Module, inputs: Inputs, output: Callable[[Any], Tensor] | None) -> tuple[Tensor, dict[int, str]]:
+    try:
+        return _evaluated(unwrap(module), inputs, output or first_tensor, lambda dtype: dtype)
+    except Exception as first:
+        try:  # some of torch's products have a shape rule only this way
+            return _evaluated(unwrap(module), inputs, output or first_tensor, lambda dtype: torch.bfloat16)
+        except Exception:
+            raise InputError(
+                "an evaluation without values shows which layers make logits, and this module asks for values "
+                f"({str(first).splitlines()[0]}): use the allocation 'erk'"
+            ) from first
 
 
 def _evaluated(
@@ -64,14 +82,17 @@ def _evaluated(
         return output(empty(*args, **kwargs)), {id(parameter): name for name, parameter in empty.named_parameters()}
 
 
-def _logits(end: Node | None) -> Iterator[Node | None]:
-    """Yield the nodes of the graph that make the arguments of each softmax, and the last one."""
-    yield end
+def _softmaxes(end: Node | None) -> Iterator[Node]:
+    """Yield the nodes of the graph that are a softmax, or attention in one function."""
     for node in _graph(end, lambda node: False):
-        if node.name().startswith("ScaledDotProduct"):
-            yield from (part for part, _ in node.next_functions[:2])
-        elif "Softmax" in node.name():  # also LogSoftmax, SafeSoftmax, MaskedSoftmax
-            yield node.next_functions[0][0]
+        if node.name().startswith(_FUSED) or "Softmax" in node.name():  # also LogSoftmax, SafeSoftmax, MaskedSoftmax
+            yield node
+
+
+def _arguments(softmax: Node) -> list[Node | None]:
+    """Return the nodes that make what is compared: of attention in one function, queries and keys."""
+    compared = 2 if softmax.name().startswith(_FUSED) else 1
+    return [part for part, _ in softmax.next_functions[:compared]]
 
 
 def _nearest(start: Node | None) -> set[Tensor]:
@@ -90,7 +111,7 @@ def _nearest(start: Node | None) -> set[Tensor]:
 
 
 def _graph(start: Node | None, stops: Callable[[Node], bool]) -> Iterator[Node]:
-    """Yield the nodes from which ``start`` comes, each once, and none that lies only behind one that stops."""
+    """Yield the nodes that ``start`` comes from, each once, without those reached only through one that stops."""
     open_, seen = [start], {start}
     while open_:
         node = open_.pop()

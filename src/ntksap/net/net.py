@@ -45,7 +45,7 @@ class Net:
         init: the initialiser that weight draws come from: a name or a callable ``module -> None``.
         include, exclude: what is prunable, see `ntksap.net.prunable.prunable_names`.
         dtype, device: where to compute; the module's own by default, but at least single precision.
-        autocast: evaluate in bfloat16 what torch's autocast deems fit; weights, outputs and derivatives stay in dtype.
+        autocast: evaluate in bfloat16 where torch's autocast does; weights, outputs and derivatives stay in dtype.
 
     >>> net = Net(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> net.prunable
@@ -98,8 +98,9 @@ class Net:
     ) -> Tensor:
         """Evaluate f(inputs; weights) → Tensor in the dtype of ``weights``, which names every parameter.
 
-        ``kept``: masks of what is not zero in ``weights``. It saves time on what they do not keep, whose first
-        derivatives may come out as 0, whatever they would be; others (second order, forward mode) may not exist.
+        ``kept``: masks of what is not zero in ``weights``. They save time on the weights that they do not keep, whose
+        first derivatives may come out as 0, whatever they would be; other derivatives (second order, forward mode) may
+        not exist.
         """
         if not isinstance(norm, str):
             return self._forward(weights, inputs, kept, given=norm)
@@ -111,8 +112,8 @@ class Net:
     def statistics(self, weights: Mapping[str, Tensor], inputs: Inputs, *, kept: Kept = None) -> dict[str, Tensor]:
         """Return BatchNorm's mean and unbiased variance of these inputs, from one pass in training mode.
 
-        As a layer in training records them: while they are taken, each layer normalises by its batch's mean and
-        *biased* variance. Use them as constants, ``norm=``. ``kept`` as in a call.
+        They are what a layer records in training: while they are taken, each layer normalises by its batch's mean and
+        *biased* variance. Pass them as constants, ``norm=``. ``kept`` is as in a call.
         """
         taken: dict[str, Tensor] = {}
         if self._norms.layers:
@@ -126,11 +127,11 @@ class Net:
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        """The module's buffers by name, as it has them."""
+        """The module's own buffers by name."""
         return self._buffers
 
     def norm_buffers(self) -> dict[str, Tensor]:
-        """Return the normalisation layers' running means, variances and counts, as the module has them."""
+        """Return the normalisation layers' running means, variances and counts, with the module's own values."""
         names = [f"{path}.{key}".lstrip(".") for path, norm in self._norms.layers.items() for key in norm._buffers]
         return {name: self._buffers[name] for name in names if name in self._buffers}
 
@@ -175,7 +176,7 @@ class Net:
         return sum(saved.values()) / 2**20
 
     def draw(self, *key: int | str) -> dict[str, Tensor]:
-        """Return every parameter drawn afresh from the initialiser; the key alone decides what is drawn."""
+        """Return every parameter, newly drawn from the initialiser; the key alone decides what is drawn."""
         parameters = dict(self._skeleton.named_parameters())
         with torch.no_grad(), global_seed(*key):
             for name, parameter in parameters.items():
@@ -234,8 +235,8 @@ def first_tensor(result: Any) -> Tensor:
             if isinstance(item, Tensor):
                 return item
     raise InputError(
-        f"the module returned {type(result).__name__}, which is no tensor, tuple of tensors or object with .logits: "
-        "pass output=, a callable that turns it into one tensor"
+        f"the module returned {type(result).__name__}, which is not a tensor, a tuple of tensors or an object with "
+        ".logits: pass output=, a callable that turns it into one tensor"
     )
 
 
@@ -272,7 +273,7 @@ def _places(module: nn.Module) -> list[Place]:
 
 def copy_of(module: nn.Module) -> nn.Module:
     """Return a deep copy; `InputError` for a module that has none."""
-    # A tensor that is computed from parameters and held by a module (by the older weight_norm) has no copy of its own.
+    # A tensor that is computed from parameters and held by a module (as in the older weight_norm) cannot be copied.
     held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     memo = {id(tensor): tensor.detach().clone() for tensor in held if not tensor.is_leaf}
     try:

@@ -1,4 +1,4 @@
-"""Normalisation layers with running statistics, and the statistics of one batch in their place.
+"""Normalisation layers with running statistics, and the statistics of one batch instead of those.
 
 `Net` puts a `Statistics` around each evaluation of its private copy of a module.
 """
@@ -85,7 +85,7 @@ class Norms:
     def using(
         self, *, batch: bool = False, given: Mapping[str, Tensor] | None = None, taken: dict[str, Tensor] | None = None
     ) -> Iterator[None]:
-        """Let the layers normalise by the batch, whose statistics are put into ``taken``, or by ``given`` buffers.
+        """Let the layers use the statistics of the batch, which are put into ``taken``, or the ``given`` buffers.
 
         A layer that is called several times has statistics for each call: those of the first are named like its
         buffers, ``path.running_mean``; those of later ones ``path.running_mean.1`` and so on.
@@ -111,5 +111,5 @@ class Norms:
 
 
 def _names(path: str, call: int) -> list[str]:
-    """Return what the statistics of a layer's call are named."""
+    """Return the names of the statistics of one call of a layer."""
     return [f"{path}.{key}".lstrip(".") + (f".{call}" if call else "") for key in ("running_mean", "running_var")]

@@ -7,7 +7,7 @@ import torch
 from ntksap._base import unknown
 
 PRECISIONS = {
-    "auto": "the model's own, for one in float16 float32",
+    "auto": "the model's own; float32 for one in float16",
     "float32": "float32 throughout",
     "bfloat16": "products in bfloat16, weights, sums and statistics in float32",
     "float64": "float64 throughout, where float32 overflows",
@@ -26,7 +26,7 @@ def resolve(precision: str, own: torch.dtype) -> str:
         raise unknown("precision", precision, PRECISIONS)
     if precision != "auto":
         return precision
-    return str(own).removeprefix("torch.") if own != torch.float16 else "float32"  # whose range scores leave
+    return str(own).removeprefix("torch.") if own != torch.float16 else "float32"  # scores leave the range of float16
 
 
 def arithmetic(resolved: str) -> dict[str, Any]:

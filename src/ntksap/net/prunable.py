@@ -1,4 +1,4 @@
-"""Which parameters of a module may be pruned, and which are left out though they are as large."""
+"""Which parameters of a module may be pruned, and which are left out although they are as large."""
 
 import difflib
 import fnmatch
@@ -22,16 +22,17 @@ DEFAULT = "default"
 
 _NAMED = 5
 _SHARE = 0.02
-"""What is no weight of a layer but a matrix by its shape is named if all of it has this share of the parameters."""
+"""Tensors that are shaped like a matrix but are not a layer's weight are named if together they reach this share."""
 
 
 def prunable_names(module: nn.Module, include: Selectors = None, exclude: Selectors = None) -> tuple[str, ...]:
     """Return the names of the prunable parameters of ``module``, in the module's own order, tied ones once.
 
     By default: the weights of convolution, linear, attention and recurrent layers and stacked experts that are
-    trainable and not tied to an embedding. ``include`` replaces that default by every tensor of two or more dimensions
-    that it selects (a tensor of one dimension only by its full name); with ``"default"`` among its selectors it adds to
-    it. ``exclude`` then takes away. Raises InputError if nothing is left, or if a name pattern matches no parameter.
+    trainable and not tied to an embedding. ``include`` replaces that default with every tensor of two or more
+    dimensions that it selects (a tensor of one dimension only by its full name); with ``"default"`` among its selectors
+    it adds to it. ``exclude`` then removes some. Raises InputError if nothing is left, or if a name pattern matches no
+    parameter.
 
     >>> block = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     >>> prunable_names(block, include=["default", "0.*"], exclude="2.*")
@@ -51,10 +52,10 @@ def prunable_names(module: nn.Module, include: Selectors = None, exclude: Select
 
 
 def left_out(module: nn.Module, include: Selectors = None, exclude: Selectors = None) -> dict[str, float]:
-    """Return what has the size of a weight matrix and is neither prunable nor excluded: {name: share of parameters}.
+    """Return tensors shaped like a weight matrix that are neither prunable nor excluded: {name: share of parameters}.
 
-    That is, what is trainable, no embedding, no bias, and more than one wide in two dimensions. An ``include`` without
-    ``"default"`` has chosen, so nothing is left out then.
+    That is, trainable tensors that are neither embeddings nor biases and larger than 1 in two dimensions. With an
+    ``include`` without ``"default"`` the user has chosen, so nothing is left out.
     """
     if include is not None and DEFAULT not in _listed(include):
         return {}

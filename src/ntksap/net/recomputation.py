@@ -16,7 +16,7 @@ from torch import nn
 from ntksap._base import InputError
 
 _FUNCTION, _GENERATOR = theirs.CheckpointFunction, theirs._checkpoint_without_reentrant_generator
-"""What ``torch.utils.checkpoint.checkpoint`` and all that is built on it call, whichever name it was imported by."""
+"""What ``torch.utils.checkpoint.checkpoint`` and everything built on it call, under whichever name it was imported."""
 
 _lock = threading.Lock()
 _inside = 0
@@ -59,8 +59,8 @@ def _once(*args: Any, **kwargs: Any) -> Iterator[None]:
 def refuse_recomputation(module: nn.Module) -> None:
     """Make each layer of ``module`` that has weights raise when it is called in a backward pass.
 
-    For code of others that computes again in its own way (reversible layers, an autograd function that calls layers):
-    it would silently find other weights than those of its forward pass.
+    For foreign code that recomputes in its own way (reversible layers, an autograd function that calls layers): it
+    would silently find weights other than those of its forward pass.
     """
     for layer in module.modules():
         if any(parameter is not None for parameter in layer._parameters.values()):
@@ -71,6 +71,6 @@ def _check(layer: nn.Module, args: Any) -> None:
     if torch._C._current_graph_task_id() != -1:  # inside a backward pass
         raise InputError(
             f"a layer ({type(layer).__name__}) is called again in the backward pass, when the weights of its forward "
-            "pass are no longer in place: this module recomputes activations by code of its own. Switch that off for "
+            "pass are no longer in place: this module recomputes activations with code of its own. Switch that off for "
             "scoring"
         )

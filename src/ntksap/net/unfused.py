@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 def take_experts_apart(module: nn.Module) -> None:
     """Let the mixtures of experts of transformers in ``module`` multiply by one expert at a time.
 
-    The grouped product that they use by default is there for float32 and half precisions only.
+    The grouped product that they use by default exists for float32 and half precisions only.
     """
     for part in module.modules():
         config = getattr(part, "config", None)

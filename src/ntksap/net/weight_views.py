@@ -14,12 +14,12 @@ class WeightView:
     """The order of a weight's dimensions.
 
     Args:
-        shape: of the weight.
+        shape: the shape of the weight.
         inputs_first: 0 if outputs come first, as in linear layers and convolutions: (outputs, inputs, kernel…). Else
-            (inputs, outputs, kernel…) in so many groups: transposed convolutions, and with 1 GPT-2's own linear layer.
+            (inputs, outputs, kernel…) in this many groups: transposed convolutions, and GPT-2's own linear layer (1).
         stack: the first dimension counts matrices, those of the experts of a mixture; each is (outputs, inputs) or,
             with ``inputs_first``, the other way round.
-        groups: of a convolution with outputs first; each has its own inputs.
+        groups: the groups of a convolution with outputs first; each has its own inputs.
 
     >>> import torch
     >>> WeightView((6, 4, 3, 3)).matrices(torch.zeros(6, 4, 3, 3)).shape
@@ -86,7 +86,7 @@ class WeightView:
 
 
 def weight_views(shapes: Mapping[str, tuple[int, ...]], module: nn.Module | None = None) -> dict[str, WeightView]:
-    """Return the view of each named weight; without the module that owns them, outputs are taken to come first."""
+    """Return the view of each named weight; without the module that owns them, outputs are assumed to come first."""
     owners: dict[str, nn.Module] = {}
     if module is not None:
         for path, part in unwrap(module).named_modules(remove_duplicate=False):

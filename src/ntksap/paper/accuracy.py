@@ -12,7 +12,7 @@ from ntksap.runs import DENSE, run
 
 
 def accuracy(plan: Plan, bench: Bench, folder: Path) -> Comparison:
-    """Train every network of the plan; those of other plans with the same settings are not trained again."""
+    """Train every network of the plan; those that another plan has trained with the same settings are reused."""
     entries: list[Entry] = []
     missing: list[tuple[str, str, str]] = []
     wanted: dict[str, list[Spot]] = {}
@@ -40,7 +40,7 @@ def accuracy(plan: Plan, bench: Bench, folder: Path) -> Comparison:
 
 
 def _as_shown(result: dict[str, Any], panel: Panel, row: Row) -> dict[str, Any]:
-    """Return a result under the label of its row, the panel's metric in place of the accuracy."""
+    """Return a result under the label of its row, with the panel's metric instead of the accuracy."""
     return {**result, "method": row.name, "top1": result[panel.metric]}
 
 

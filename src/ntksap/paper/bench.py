@@ -1,4 +1,4 @@
-"""Where plans are carried out, and what of a plan can be: settings of its runs, rows without data or method."""
+"""Where plans are carried out, and which parts of one can be: settings of its runs, rows without data or method."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class Bench:
     """Where plans are carried out.
 
     Args:
-        out: the folder for everything; runs and masks lie in it once, whichever plans need them.
+        out: the folder for everything; runs and masks are in it only once, whichever plans need them.
         place: data and device.
         execute: carries out a sweep and returns what became of it.
-        on_progress: told how far other work is.
-        finished: a folder with finished runs, where nothing is to be carried out.
+        on_progress: told how far other work has got.
+        finished: a folder with finished runs, if nothing is to be carried out.
     """
 
     out: Path
@@ -113,14 +113,14 @@ def unfinished(bench: Bench, panel: Panel, wanted: Sequence[Spot], outcome: Outc
 
 
 def how_many(bench: Bench, wanted: Sequence[Spot], outcome: Outcome) -> list[str]:
-    """Return what to say of how many runs are shown, where that is whatever is finished."""
+    """Return what to say about the number of runs shown, where only finished ones are."""
     if bench.finished is None:
         return []
     return [f"Of the {len(wanted)} runs of this plan, {len(outcome.results)} are finished and shown here."]
 
 
 def pruned_masks(bench: Bench, panel: Panel, rows: Sequence[Row]) -> tuple[list[Spot], Outcome]:
-    """Prune for all spots of some rows (once, whichever plan asks) and return what is known of the masks."""
+    """Prune for all spots of some rows (once, whichever plan asks) and return what is known about the masks."""
     wanted = list(spots(panel, rows))
     work = partial(prune_only, input_shape=panel.input_shape, classes=panel.classes)
     return wanted, bench.execute([spot.settings for spot in wanted], bench.out / "masks", bench.place, work)

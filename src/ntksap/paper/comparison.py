@@ -11,7 +11,7 @@ Measure = Literal["ratio", "difference", "same"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of a table. Numbers are in the paper's unit; ``paper`` is None where it gives none."""
+    """One entry of a table. Numbers are in the paper's unit; ``paper`` is None where it gives none."""
 
     panel: str
     row: str
@@ -82,7 +82,7 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
-        """Return (title, header, lines) of a table per panel; of one table where each panel has a single column."""
+        """Return (title, header, lines) of a table per panel, or of one table where each panel has a single column."""
         panels = list(dict.fromkeys(entry.panel for entry in self.entries))
         columns = {panel: self._columns(panel) for panel in panels}
         if len(panels) > 1 and all(len(names) == 1 for names in columns.values()):

@@ -1,4 +1,4 @@
-"""Tables of facts: what methods need, how networks are trained."""
+"""Tables of facts: what methods need, and how networks are trained."""
 
 from collections.abc import Callable
 from pathlib import Path

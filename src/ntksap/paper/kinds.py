@@ -57,7 +57,7 @@ def carry_out(plan: Plan, bench: Bench) -> Comparison:
         raise unknown("kind of plan", plan.kind, KINDS)
     if not plan.panels:
         reasons = "; ".join(dict.fromkeys(plan.left_out.values()))
-        raise InputError(f"{plan.name} has nothing at the scale {plan.scale}: {reasons}. There is --scale paper")
+        raise InputError(f"{plan.name} has nothing at the scale {plan.scale}: {reasons}. Use --scale paper")
     for panel in plan.panels:
         lacking = [key for key in _NEEDS[plan.kind] if not getattr(panel, key) or getattr(panel, key) == (0, 0, 0)]
         if lacking:

@@ -1,9 +1,9 @@
 """`Plan`: one table or figure of the paper, as a TOML file of ``plans/`` describes it.
 
 A plan has panels (one model on one data set each), a panel has rows (a method with its settings) and steps: the paper
-removes a fifth of what is left again and again, so step k is the sparsity 1 − 0.8^k. What differs at a scale stands in
-a table of the scale's name, in the plan, in a panel or in a row; the narrower one wins. There, ``only`` lists the rows
-that the scale has; a text in place of the table says why the scale has nothing.
+removes a fifth of what is left again and again, so step k is the sparsity 1 − 0.8^k. What differs at a scale is in a
+table of the scale's name, in the plan, in a panel or in a row; the narrower one wins. There, ``only`` lists the rows
+that the scale has; a text instead of the table says why the scale has nothing.
 """
 
 import re
@@ -26,12 +26,12 @@ class Row:
 
     method: str
     label: str = ""
-    """What the table calls it; the method's name if empty."""
+    """Its name in the table; the method's name if empty."""
     rounds: int | None = None
     schedule: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     times: float = 1.0
-    """Of tables of time: how many times the work that is timed the row takes."""
+    """For tables of time: the row takes this many times the work that is timed."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Panel:
     recipe_settings: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
-    """Of tables that have no sparsities: what is compared."""
+    """For tables that have no sparsities: what is compared."""
     seeds: tuple[int, ...] = (0,)
     samples_per_class: int = 10
     prune_batch: int = 256
@@ -70,7 +70,7 @@ class Panel:
     """The paper's numbers by row, a number for each step (or column) of the scale "paper"."""
     reported_std: Mapping[str, Sequence[float]] = field(default_factory=dict)
     reported_steps: tuple[int, ...] = ()
-    """Of which steps those are; all steps of the scale "paper" by default."""
+    """The steps of those numbers; all steps of the scale "paper" by default."""
 
     @property
     def training(self) -> Recipe:
@@ -109,11 +109,11 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """The name of the folder for what comes of it."""
+        """The name of the folder for its results."""
         return f"{self.name}-{self.scale}"
 
     def narrow(self, panels: Sequence[str] = (), seeds: Sequence[int] = ()) -> "Plan":
-        """Return the plan with these panels alone, and with other seeds; those that are given."""
+        """Return the plan with only these panels, and with other seeds, if they are given."""
         names = [panel.name for panel in self.panels]
         for name in panels:
             if name not in [*names, *self.left_out]:
@@ -173,7 +173,7 @@ def _plan(name: str, values: dict[str, Any], scale: Scale) -> Plan:
 
 
 def _at_scale(values: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Any], str]:
-    """Return what a table says of a scale: what differs there, or (as text) why there is nothing at that scale."""
+    """Return what a table says about a scale: what differs there, or (as text) why there is nothing at that scale."""
     found = values.get(scale, {})
     return ({}, found) if isinstance(found, str) else (found, "")
 
@@ -211,7 +211,7 @@ def _panel(raw: Mapping[str, Any], values: dict[str, Any], scale: Scale) -> Pane
 
 
 def _drawable(text: str) -> bool:
-    """Whether figures can show it: matplotlib takes what stands between two $ for a formula."""
+    """Whether figures can show it: matplotlib takes what is between two $ for a formula."""
     return len(text) <= 100 and text.isprintable() and "$" not in text
 
 

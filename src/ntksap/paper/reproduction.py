@@ -30,25 +30,25 @@ def reproduce(
 ) -> Comparison:
     """Carry out a table or figure of the paper again; return our numbers beside the paper's.
 
-    What ``ntksap reproduce`` does. Whatever stops this call, the same call resumes the work. What needs a data set or a
-    method that is not here is listed in ``.missing``; the rest is carried out.
+    This is what ``ntksap reproduce`` does. Whatever stops this call, the same call resumes the work. Parts that need a
+    data set or a method that is not here are listed in ``.missing``; the rest is carried out.
 
     Args:
-        name: of a table or figure, see `ntksap.paper.plan_names`, or a plan of your own as a TOML file.
+        name: the name of a table or figure, see `ntksap.paper.plan_names`, or a plan of your own as a TOML file.
         scale: "quick" is a small budget for 2 CPU cores, "paper" the paper's full protocol.
         panels: only these; all by default.
-        seeds: other seeds than the plan's.
+        seeds: seeds other than the plan's.
         out: the folder for everything; NAME-SCALE in it holds comparison.json, comparison.md, figures and report.html.
         data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
         download: fetch a data set that is not there.
         workers: processes that decode image files.
-        jobs: runs at the same time, which share the cores; by default one per core.
+        jobs: how many runs to carry out at the same time; they share the cores; by default one per core.
         device: cpu, cuda or mps.
         other_kernels: resume runs that began with other kernels, see `ntksap.runs.Place`.
         finished: a folder with runs: show those that are finished, whatever their number, and carry out nothing. For
             plans of accuracy and of spectra during training; no data is needed.
-        on_event: told of all that happens to runs.
-        on_progress: told how far other work is.
+        on_event: told everything that happens to runs.
+        on_progress: told how far other work has got.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs must be at least 1, not {jobs}")
@@ -64,12 +64,12 @@ def reproduce(
     if finished is None:
         return carry_out(plan, Bench(Path(out), place, execute, on_progress))
     if plan.kind not in TRAINING:
-        raise InputError(f"{plan.name} has no trainings that could be finished: leave out --finished")
+        raise InputError(f"{plan.name} has no trainings that could be finished: omit --finished")
     return carry_out(plan, Bench(Path(out), place, _read_finished, on_progress, Path(finished)))
 
 
 def _read_finished(settings: Sequence[Settings], root: Path, place: Place, task: Task) -> Outcome:
-    """Return the results that are there already."""
+    """Return the results that already exist."""
     if not root.is_dir():
         raise InputError(f"{root}: no such folder; give one that holds runs")
     found = {one.name: read_result(root / one.name) for one in settings}

@@ -43,7 +43,7 @@ def at_initialisation(plan: Plan, bench: Bench, folder: Path) -> Comparison:
     write_json(folder / "spectrum.json", {"model": panel.model, "inputs": on, "spectra": spectra})
     title = f"Neural tangent kernel of {panel.model} at initialisation, {on}"
     figures = []
-    if entries:  # else there is nothing beside the dense network
+    if entries:  # else there is only the dense network
         figures = save_figure(spectrum_figure(spectra_of({"spectra": spectra}), title), folder, "spectrum")
     return Comparison(plan, entries, missing, figures, [_DISTANCE, f"Kernels are computed on {on}."])
 

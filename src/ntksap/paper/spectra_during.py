@@ -18,7 +18,7 @@ _RATIO = (
 
 
 def during_training(plan: Plan, bench: Bench, folder: Path) -> Comparison:
-    """Train, and compare spectra on the way with the dense network's at the same epoch."""
+    """Train, and compare spectra during training with the dense network's at the same epoch."""
     return _during(plan, bench, folder, "eigenvalues")
 
 
@@ -34,7 +34,7 @@ def _during(plan: Plan, bench: Bench, folder: Path, key: str) -> Comparison:
     wanted = (
         list(spots(replace(panel, seeds=panel.seeds[:1], steps=panel.steps[:1]), [Row(DENSE), *rows])) if rows else []
     )
-    # Not where other plans keep their runs: those have no checkpoints on the way.
+    # Not where other plans keep their runs: those keep no checkpoints during training.
     runs, place = bench.runs("runs-with-checkpoints"), replace(bench.place, keep_epochs=panel.epochs)
     outcome = bench.execute([spot.settings for spot in wanted], runs, place, run)
     missing += unfinished(bench, panel, wanted, outcome)

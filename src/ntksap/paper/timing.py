@@ -22,7 +22,7 @@ _STEP = 18
 
 
 def pruning_time(plan: Plan, bench: Bench, folder: Path) -> Comparison:
-    """Time an epoch and each method; seconds, and seconds ÷ those of an epoch."""
+    """Time an epoch and each method: in seconds, and in seconds ÷ those of an epoch."""
     entries, missing = [], []
     kept = bench.out / "times"
     make_folder(kept)
@@ -86,13 +86,13 @@ def _prune_seconds(panel: Panel, row: Row, data: Dataset, bench: Bench, kept: Pa
 
 
 def _timed(row: Row) -> str:
-    """Return what of a row's work is timed, in words."""
+    """Return which part of a row's work is timed, in words."""
     inputs = f" with {row.options['draws']} × {row.options['batch']} inputs" if "draws" in row.options else ""
     return f"{row.rounds} rounds{inputs}"
 
 
 def _clock(bench: Bench) -> Callable[[], float]:
-    """Return what to measure by: on a CPU the work of all cores, which other programs do not change."""
+    """Return the clock to measure with: on a CPU the work of all cores, which other programs do not change."""
     return time.process_time if bench.place.device == "cpu" else time.perf_counter
 
 

@@ -18,7 +18,7 @@ Quotas: TypeAlias = Callable[[Shapes], dict[str, float]]
 """A rule: how many weights a layer should keep in proportion to others. Scaled to the density, cut at full layers."""
 
 Floor: TypeAlias = int | float
-"""At least so many weights (an int), or at least this share of them (a float below 1, rounded down)."""
+"""At least this many weights (an int), or at least this share of them (a float below 1, rounded down)."""
 
 
 class Allocation(Mapping[str, int]):
@@ -30,7 +30,7 @@ class Allocation(Mapping[str, int]):
     """
 
     def __init__(self, kept: Mapping[str, int], shapes: Shapes, info: Mapping[str, Any] | None = None) -> None:
-        """Take the counts, the shapes of the same layers, and what is worth knowing (must survive JSON)."""
+        """Take the counts, the shapes of the same layers, and what is worth knowing (must be valid JSON)."""
         for name, count in kept.items():
             if not 0 <= count <= math.prod(shapes[name]):
                 raise InputError(f"layer {name!r} has {math.prod(shapes[name])} weights and cannot keep {count}")
@@ -103,14 +103,14 @@ def erk(shapes: Shapes) -> dict[str, float]:
 
 
 def erk_logits(shapes: Shapes, density: float, logits: Collection[str]) -> dict[str, float]:
-    """As `erk`, with the square root of the density in layers that make logits (`ntksap.net.logit_layers`).
+    """Like `erk`, with the square root of the density in layers that make logits (`ntksap.net.logit_layers`).
 
     With r_l = Σ dims / Π dims, layer l of N_l weights keeps
 
         N_l · min(1, (c·r_l)^p_l),   p_l = ½ where l is one of ``logits``, else 1,
 
-    and c is such that all of them keep ``density``. A logit of attention is a product of two pruned layers, queries and
-    keys: at √d each, of its terms the share d is kept, as it is of those of a layer that stands alone.
+    and c is such that all of them together keep ``density``. A logit of attention is a product of two pruned layers,
+    queries and keys: at √d each, the share d of its terms is kept, just as in a layer that stands alone.
     """
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     ratios = {name: sum(shape) / sizes[name] if sizes[name] else 0.0 for name, shape in shapes.items()}
@@ -144,12 +144,12 @@ def allocation_of(
     """Return the allocation in proportion to ``quotas`` that keeps exactly round(density · total) weights.
 
     Args:
-        shapes: of the prunable weights.
+        shapes: those of the prunable weights.
         density: kept ÷ total; None where ``fixed`` names every layer.
-        quotas: {name: how much in proportion to others}.
+        quotas: {name: how much, in proportion to the others}.
         fixed: layers whose number is given; the others share what is left.
-        floor: what each layer keeps at least (a smaller layer: all of it). Not for the fixed ones.
-        block_floor: what each block keeps at least.
+        floor: the least that each layer keeps (a smaller layer: all of it). Not for the fixed ones.
+        block_floor: the least that each block keeps.
         blocks: patterns of names, one for each block, or None: see `blocks_of`.
         info: what is worth knowing about it.
     """
@@ -164,8 +164,8 @@ def allocation_of(
         raise InputError(f"without a sparsity every layer must be named; {free[0]!r} is not ({len(free)} are not)")
     if not sum(least.values()) <= kept <= sum(most.values()):
         raise InputError(
-            f"{kept} weights are to be kept, but layers that are given a number and floors allow for "
-            f"{sum(least.values())} to {sum(most.values())}: change these, or the sparsity"
+            f"{kept} weights are to be kept, but the layers with a given number and the floors allow "
+            f"{sum(least.values())} to {sum(most.values())}: change them, or the sparsity"
         )
     groups: list[tuple[list[int], int]] = []
     if block_floor:
@@ -195,9 +195,9 @@ def floor_of(floor: Floor, size: int) -> int:
 def named_counts(shapes: Shapes, given: Mapping[str, float]) -> dict[str, int]:
     """Return the number of weights of each layer that a user's mapping names.
 
-    A key is a name or a pattern (``"*.q_proj.weight"``); a layer's own name comes first, then the first pattern that
-    matches it. A value is a density (a float up to 1) or a number of weights (an int). A key that matches nothing is an
-    error, as a misspelt name would be.
+    A key is a name or a pattern (``"*.q_proj.weight"``); a layer's own name takes precedence, then the first pattern
+    that matches it. A value is a density (a float up to 1) or a number of weights (an int). A key that matches nothing
+    is an error, as a misspelt name would be.
     """
     counts = {}
     for name, shape in shapes.items():
@@ -221,11 +221,11 @@ def _count(key: str, value: float, size: int) -> int:
 
 
 def blocks_of(shapes: Shapes, patterns: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Return the layers of each block by the block's name; layers outside of all are in none.
+    """Return the layers of each block by the block's name; layers outside all blocks are left out.
 
     Without patterns, a block is a numbered part of the module (``layers.3``, ``blocks.0``) with two or more prunable
-    layers, the innermost one: the residual blocks of most networks. With patterns (``"encoder.layers.0.*"``), one block
-    each.
+    layers, the innermost one: the residual blocks of most networks. Each pattern (``"encoder.layers.0.*"``) makes one
+    block.
 
     >>> names = ["stem.weight", "h.0.q.weight", "h.0.mlp.0.weight", "h.0.mlp.2.weight", "h.1.q.weight", "h.1.k.weight"]
     >>> list(blocks_of(dict.fromkeys(names, (1, 1))))

@@ -10,7 +10,7 @@ Reals: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 _LEVEL = 9
-"""Decimal places of a remainder that count; what differs by less is a tie."""
+"""Decimal places of a remainder that count; remainders that differ by less are a tie."""
 
 
 def apportion(
@@ -30,7 +30,7 @@ def apportion(
         kept: between the sum of ``least`` and the sum of ``most``.
         quotas: not negative; a layer whose quota is 0 gets more than its least only when all others are full.
         least, most: bounds of each share.
-        groups: (indices of layers, what these keep together at least), such as the blocks of a network; a layer is in
+        groups: (indices of layers, the least that they keep together), such as the blocks of a network; a layer is in
             one group or none. A group that falls short gets a factor c of its own.
 
     >>> apportion(10, [1, 1, 1], [0, 0, 0], [9, 9, 2])

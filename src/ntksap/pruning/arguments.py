@@ -1,4 +1,4 @@
-"""What `prune` is given, checked before the work, and failures of the work explained by what it was given."""
+"""Check the arguments of `prune` before the work, and trace failures of the work back to them."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ def check_module(model: Any) -> None:
     """Raise unless ``model`` is a module that has weights."""
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"model is {_described(model)}, not an nn.Module: build the module, load its weights into it if there are "
-            "some in a file (module.load_state_dict), and pass that"
+            f"model is {_described(model)}, not an nn.Module: build the module, load its weights into it if they are "
+            "in a file (module.load_state_dict), and pass that"
         )
     if any(tensor.is_meta for tensor in model.parameters()):
         raise InputError(
@@ -37,13 +37,13 @@ def checked_shape(input_shape: Any) -> tuple[int, ...] | None:
     if sizes is None or not all(_whole(size) and size > 0 for size in sizes):
         example = f"({input_shape},)" if _whole(input_shape) else "(3, 32, 32)"
         raise InputError(
-            f"input_shape is the sizes of one input without the batch, such as {example}, not {_described(input_shape)}"
+            f"input_shape is the shape of one input without the batch, such as {example}, not {_described(input_shape)}"
         )
     return tuple(int(size) for size in sizes)
 
 
 def check_inputs(inputs: Any) -> None:
-    """Raise unless ``inputs`` is a function or nothing."""
+    """Raise unless ``inputs`` is a function or None."""
     if inputs is not None and not callable(inputs):
         raise InputError(
             f"inputs= is a function (batch size, generator) -> the module's arguments, not {_described(inputs)}; for "
@@ -52,13 +52,13 @@ def check_inputs(inputs: Any) -> None:
 
 
 def check_data(data: Any) -> None:
-    """Raise unless ``data`` can be gone through, or is a function or nothing."""
+    """Raise unless ``data`` is iterable, a function or None."""
     if data is not None and not callable(data) and not hasattr(data, "__iter__"):
         raise InputError(f"data= is an iterable of (inputs, labels) batches, not {_described(data)}")
 
 
 def checked_whole(name: str, value: Any, least: int | None = None) -> int:
-    """Return a whole number as Python's own int (numpy's would seed other draws), or raise."""
+    """Return a whole number as Python's own int (numpy's would seed different draws), or raise."""
     if not _whole(value) or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least}"
         raise InputError(f"{name} is a whole number{bound}, not {_described(value)}")
@@ -68,9 +68,9 @@ def checked_whole(name: str, value: Any, least: int | None = None) -> int:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def explain_input_failures(states: Iterator[Masks], net: Net, probe: Probe) -> Iterator[Masks]:
-    """Yield the masks of the rounds, with gradients on whatever the caller has; say what is at fault if they fail.
+    """Yield the masks of the rounds, with gradients enabled whatever the caller's mode; explain a failure.
 
-    Nothing is evaluated for that unless they do: then one input, by itself.
+    Nothing extra is evaluated unless they fail: then one input, by itself.
     """
     try:
         yield from states
@@ -86,11 +86,11 @@ def explain_input_failures(states: Iterator[Masks], net: Net, probe: Probe) -> I
 
 
 def _check_finite(net: Net, probe: Probe) -> None:
-    """Raise if the fault is in what a score was computed from."""
+    """Raise if the fault is in the weights or inputs that scores were computed from."""
     for name, tensor in {**net.weights, **net.buffers}.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ScoreError(
-                f"{name!r} of the model holds NaN or infinite values, so there are no scores: it was like that before "
+                f"{name!r} of the model holds NaN or infinite values, so there are no scores: they were there before "
                 "pruning. Load its weights again or initialise it"
             )
     for inputs, _ in probe.batches:

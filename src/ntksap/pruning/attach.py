@@ -1,4 +1,4 @@
-"""Keeping pruned weights at zero while others train the module."""
+"""Keep pruned weights at zero while someone else's code trains the module."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return what masks may name: parameters, under every name that they have, and buffers."""
+    """Return the tensors that masks may name: parameters, under every name that they have, and buffers."""
     return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
 
 
@@ -40,7 +40,7 @@ class Attachment:
         self._pruned = {name: ~mask for name, mask in masks.items() if name not in buffers}
         self._cleared = {name: ~mask for name, mask in masks.items() if name in buffers}
         self._scales: dict[str, Tensor] = dict(before[0]._scales) if before else {}
-        """By what kept weights have been multiplied, where that is not 1: it must not happen twice."""
+        """The factors that kept weights have been multiplied by, where not 1: it must not happen twice."""
         if scales is not None:
             self._rescale(module, scales, known=bool(before))
         _watch_optimizers()
@@ -78,7 +78,7 @@ class Attachment:
 
     @torch.no_grad()
     def _rescale(self, module: nn.Module, scales: Mapping[str, Tensor], *, known: bool) -> None:
-        """Multiply kept weights by what they have not been multiplied by yet.
+        """Multiply kept weights by the scales that have not been applied to them yet.
 
         Weights that another process has trained come without a record of that. But then all pruned ones are zero,
         which fresh ones are not: such weights are left as they are.
@@ -152,7 +152,7 @@ class _Hold:
         return copied
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()  # a pickled parameter forgets its hooks, as torch has it
+        return type(None), ()  # a pickled parameter forgets its hooks, as is usual in torch
 
 
 def _add_to(gradients: dict[str, Tensor], name: str, gradient: Tensor) -> None:
@@ -161,12 +161,12 @@ def _add_to(gradients: dict[str, Tensor], name: str, gradient: Tensor) -> None:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor: each process has a part. (Importing that class takes as long as half of torch.)"""
+    """Whether it is a DTensor: each process has a part. (Importing that class takes half as long as torch itself.)"""
     return hasattr(tensor, "device_mesh")
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return the part of a sharded tensor that this process has, to read or change; an ordinary tensor itself."""
+    """Return the part of a sharded tensor that this process has, to read or change; an ordinary tensor unchanged."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -182,7 +182,7 @@ def local_mask(mask: Tensor, like: Tensor) -> Tensor:
 
 @cache
 def _watch_optimizers() -> None:
-    """Once in a process, since an optimizer that is made before or after the masks are attached must be seen."""
+    """Watch all optimizers, once per process: those made before the masks are attached and those made after."""
     register_optimizer_step_post_hook(_zero_again)
 
 
@@ -199,7 +199,7 @@ def _zero_again(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
 def _hold(parameter: nn.Parameter, pruned: Tensor) -> _Hold:
     before = _release(parameter)
     parameter.__deepcopy__ = hold = _Hold(parameter, pruned)  # type: ignore[method-assign]
-    hold.record = before.record if before is not None else None  # who listens goes on listening
+    hold.record = before.record if before is not None else None  # whoever listens keeps listening
     return hold
 
 

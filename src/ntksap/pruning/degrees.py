@@ -8,7 +8,7 @@ from ntksap.net import WeightView
 def degree_products(mask: Tensor, view: WeightView) -> Tensor:
     """Return, for each weight, (kept weights that leave its input) · (kept weights that enter its output).
 
-    Of its own layer alone, all positions of a kernel counted, at least 1 each; float64, in the shape of the weight.
+    Both count within its own layer, over all positions of a kernel, and are at least 1; float64, in the weight's shape.
 
     >>> import torch
     >>> degree_products(torch.tensor([[True, True], [True, False]]), WeightView((2, 2)))
@@ -21,7 +21,7 @@ def degree_products(mask: Tensor, view: WeightView) -> Tensor:
 
 
 def decayed(score: Tensor, mask: Tensor, view: WeightView, exponent: float) -> Tensor:
-    """Return score ⊙ (degree product)^(−exponent), given the mask of what is there now."""
+    """Return score ⊙ (degree product)^(−exponent), given the present mask."""
     if not score.numel():
         return score
     return score * degree_products(mask.cpu(), view).pow(-exponent).to(score)

@@ -25,7 +25,7 @@ def select_groups(
     pattern: Tie,
     views: Mapping[str, WeightView] | None,
 ) -> dict[str, Tensor]:
-    """As `select`, with whole groups: the number of weights comes as near to ``kept`` as the next group allows."""
+    """Select whole groups, otherwise like `select`: the number of weights is as near to ``kept`` as groups allow."""
     found: list[Groups] = []
     units: list[int] = []
     for name, view in views_for(scores, views):
@@ -34,7 +34,7 @@ def select_groups(
         units.append(pattern.unit(view))
     there = [int((groups.sizes > 0).sum()) for groups in found]
     room = [int(groups.sizes.sum()) for groups in found]
-    if within is not None:  # what an earlier round left may be a little less, if that was nearer
+    if within is not None:  # an earlier round may have left a little less, if that was nearer
         kept = min(kept, sum(room))
     if counts is None and not 1 <= kept <= sum(room):
         raise InputError(f"cannot keep {kept} of {sum(room)} weights")

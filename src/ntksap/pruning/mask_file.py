@@ -2,8 +2,8 @@
 
 - ``masks/NAME``: uint8, the mask's entries in row-major order, 8 to a byte, the first in the lowest bit; the bits that
   are left over are 0.
-- ``weights/NAME``: weights that training is to start from, if the method chose some, as they are; ``state/NAME``: what
-  else a pruning that is under way needs to resume.
+- ``weights/NAME``: weights that training is to start from, if the method chose some, unchanged; ``state/NAME``:
+  whatever else a pruning that is under way needs to resume.
 - metadata, under the one key ``ntksap-masks-2``: a JSON object with ``masks``, {name: [shape, hash]} in the order of
   the layers, ``weights`` and ``state``, {name: hash}, ``info``, and a hash of all that (`ntksap._base.seals`).
 
@@ -59,11 +59,11 @@ def write_mask_file(
 ) -> None:
     """Write bool masks, plain values, weights and state, all of it or nothing.
 
-    Masks, of these shapes, are asked for one after another, so that memory need hold a single one. The length of the
-    header is known beforehand, since a hash is as long as any other; it is written last.
+    Masks, of these shapes, are asked for one after another, so that memory need only hold one at a time. The length of
+    the header is known beforehand, since all hashes are equally long; it is written last.
     """
     whole = {prefix: dict(own or {}) for prefix, own in ((_WEIGHT, weights), (_STATE, state))}
-    sizes: dict[tuple[str, str], tuple[tuple[int, ...], torch.dtype]] = {}  # of each tensor: shape and dtype
+    sizes: dict[tuple[str, str], tuple[tuple[int, ...], torch.dtype]] = {}  # shape and dtype of each tensor
     sizes |= {(_MASK, name): ((-(-math.prod(shape) // 8),), torch.uint8) for name, shape in shapes.items()}
     sizes |= {(prefix, n): (tuple(t.shape), t.dtype) for prefix, own in whole.items() for n, t in own.items()}
     hashes = dict.fromkeys(sizes, "0" * 64)
@@ -110,7 +110,7 @@ def read_mask_file(path: str | Path) -> Contents:
     except FileNotFoundError:
         raise MaskError(f"{path}: no such file; masks are written by Masks.save or `ntksap prune --out`") from None
     except OSError as error:
-        if Path(path).is_dir():  # what safetensors says of a folder helps nobody
+        if Path(path).is_dir():  # what safetensors says about a folder helps nobody
             raise MaskError(f"{path} is a folder: give the file, such as {Path(path) / 'masks.safetensors'}") from None
         raise MaskError(f"{path}: cannot be read as a mask file ({error})") from error
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -127,10 +127,10 @@ def pack(mask: Tensor) -> Tensor:
 
 
 def unpack(bits: Tensor, shape: list[int]) -> Tensor:
-    """Return the mask that `pack` made bytes of; ValueError if they cannot be of this shape."""
+    """Return the mask that `pack` turned into bytes; ValueError if they cannot have this shape."""
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError("a shape in it is none")
-    count = math.prod(shape)  # of Python's integers, which do not overflow, before anything is allocated
+        raise ValueError("a shape in it is not valid")
+    count = math.prod(shape)  # with Python's integers, which do not overflow, before anything is allocated
     if bits.dtype != torch.uint8 or bits.dim() != 1 or bits.numel() != -(-count // 8):
         raise ValueError(f"a mask of shape {tuple(shape)} does not have {bits.numel()} bytes")
     return torch.from_numpy(np.unpackbits(bits.numpy(), count=count, bitorder="little").view(np.bool_)).view(shape)
@@ -167,7 +167,7 @@ def _read_first_format(file: Any, metadata: Mapping[str, str]) -> Contents:
 
 def _info(values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise ValueError("its info is no object")
+        raise ValueError("its info is not a JSON object")
     return values
 
 

@@ -20,7 +20,7 @@ class Masks(Mapping[str, Tensor]):
     """A mapping from a parameter's own dotted name to its bool mask, True = kept.
 
     Masks that remove whole channels also hold what goes with them: biases, parameters of norms, running means
-    (``info["followers"]``). Those are no prunable weights and count in none of the numbers.
+    (``info["followers"]``). Those are not prunable weights and do not enter any of the counts.
 
     >>> masks = Masks({"fc.weight": torch.tensor([[True, False], [True, True]])})
     >>> masks.kept, masks.total, masks.density
@@ -38,7 +38,7 @@ class Masks(Mapping[str, Tensor]):
 
         Args:
             masks: {name: bool tensor}, True = kept.
-            info: what is worth knowing about them; must survive JSON.
+            info: what is worth knowing about them; must be valid JSON.
             weights: where training is to start, if the method chose some.
             state: what else the method needs to resume after these masks.
         """
@@ -92,7 +92,7 @@ class Masks(Mapping[str, Tensor]):
 
     @property
     def collapsed(self) -> list[str]:
-        """The names of layers with nothing left, through which no signal passes; ``"up[3]"`` is an expert's."""
+        """The names of layers with nothing left, through which no signal passes; ``"up[3]"`` is expert 3 of "up"."""
         stacks = self.info.get("stacks", ())
         layers = (
             (f"{name}[{index}]", one) if name in stacks else (name, one)
@@ -120,21 +120,22 @@ class Masks(Mapping[str, Tensor]):
     def attach(self, module: nn.Module, *, rescale: bool | str | None = None) -> Attachment:
         """Zero the pruned weights of ``module`` and keep them zero, whatever optimizer trains it.
 
-        Gradients of pruned weights become zero before the optimizer sees them, and the weights again after each step of
-        any ``torch.optim.Optimizer``, made before or after. Running means of removed channels become zero, and stay so
+        Gradients of pruned weights are zeroed before the optimizer sees them, and the weights again after each step of
+        any ``torch.optim.Optimizer``, made before or after. Running means of removed channels are zeroed, and stay zero
         because nothing arrives there. State-dict keys stay the same; deep copies stay pruned; a state dict that is
-        loaded later is pruned too. Attaching again replaces what was attached before. ``attach(...).remove()`` lets the
-        weights go (they are zero until trained).
+        loaded later is pruned too. Attaching again replaces what was attached before. ``attach(...).remove()``
+        releases the weights (they stay zero until trained).
 
         Kept weights stay as they are in ``module``: where the masks come with `weights`, call `load_weights` first.
 
         ``rescale``: True (or ``"layer"``) multiplies the kept weights of each layer by 1/√density, once, so that its
-        outputs keep the variance that the initialiser meant; ``"unit"`` does so for each output. By default it is done
-        if the masks were made for it (``prune(..., rescale=True)``). A state dict that is loaded later is not rescaled,
-        nor are weights that are pruned already, such as those of a checkpoint: they were before they were trained.
+        outputs keep the variance that the initialiser intended; ``"unit"`` does so for each output. By default it is
+        done if the masks were made for it (``prune(..., rescale=True)``). A state dict that is loaded later is not
+        rescaled, nor are weights that are already pruned, such as those of a checkpoint: they were rescaled before they
+        were trained.
 
         Limits: pickling the whole module (not its state dict) loses the hooks: attach again after loading. An optimizer
-        that is no ``torch.optim.Optimizer`` is held by its zero gradients alone.
+        that is not a ``torch.optim.Optimizer`` is held back by zero gradients alone.
         """
         self.check(module)
         how = self.info.get("rescale", "none") if rescale is None else rescale
@@ -145,8 +146,8 @@ class Masks(Mapping[str, Tensor]):
     def load_weights(self, module: nn.Module) -> None:
         """Write the weights that came with the masks (NTT's) into ``module``, over those that it has.
 
-        Before training, not after. Raises `MaskError`, and changes nothing, if no weights came with the masks or if
-        they are of another model.
+        Call it before training, not after. Raises `MaskError`, and changes nothing, if no weights came with the masks
+        or if they belong to another model.
         """
         if not self.weights:
             raise MaskError("no weights came with these masks: training starts from the weights that the model has")
@@ -159,7 +160,7 @@ class Masks(Mapping[str, Tensor]):
             parameters[name].copy_(weight)
 
     def check(self, module: nn.Module) -> None:
-        """Raise `MaskError` unless every mask names a parameter (or a running mean) of ``module`` with its shape."""
+        """Raise `MaskError` unless every mask names a parameter (or a running mean) of ``module`` and has its shape."""
         parameters = tensors_of(unwrap(module))
         missing = [name for name in self if name not in parameters]
         differ = [name for name in self if name in parameters and parameters[name].shape != self[name].shape]
@@ -187,10 +188,10 @@ class Masks(Mapping[str, Tensor]):
     def obeys(self, pattern: str, module: nn.Module | None = None) -> bool:
         """Return whether every mask obeys a pattern, see `ntksap.pruning.pattern_named`.
 
-        ``module``: the model, for masks that were not made here with that pattern and of layers whose weight does not
-        begin with its outputs (transposed convolutions, GPT-2's own linear layer).
+        ``module``: the model; needed for masks that were not made here with that pattern, if the weight of a layer does
+        not have its outputs first (transposed convolutions, GPT-2's own linear layer).
 
-        ``"channel"``: every mask removes whole outputs and inputs. Which of them hang together is not in the masks;
+        ``"channel"``: every mask removes whole outputs and inputs. Which of them belong together is not in the masks;
         `ntksap.compact` takes them out.
 
         >>> Masks({"fc.weight": torch.tensor([[True, False, True, False]])}).obeys("2:4")
@@ -211,7 +212,7 @@ class Masks(Mapping[str, Tensor]):
     def load(cls, path: str | Path) -> "Masks":
         """Read masks from a file that `save` wrote, and check that nothing in it has changed since.
 
-        No code in the file can run. What is in ``info`` was said by whoever wrote the file.
+        No code in the file can run. What ``info`` says is up to whoever wrote the file.
         """
         return cls(*read_mask_file(path))
 
@@ -230,5 +231,5 @@ class Masks(Mapping[str, Tensor]):
 
 
 def without_followers(masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the masks of prunable weights, see `Masks.prunable`; a plain mapping as it is."""
+    """Return the masks of prunable weights, see `Masks.prunable`; a plain mapping is returned as it is."""
     return masks.prunable if isinstance(masks, Masks) else masks

@@ -14,16 +14,17 @@ from ntksap.net import Inputs, Net, map_tensors
 Result = TypeVar("Result")
 
 SHARE = 0.6
-"""How much of the free memory a graph may take by the estimate, which leaves out what lives for moments only."""
+"""How much of the free memory a graph may take by the estimate, which leaves out short-lived tensors."""
 
 
 class MicroBatches:
     """Slices of at most ``size`` inputs; with None, the whole batch as long as memory lasts.
 
     Cutting is exact where the sum over inputs is a sum over slices: each input is treated by itself, BatchNorm's
-    statistics being constants of the whole batch. Where that is not so (the nodes of a graph, sequences whose first
-    dimension is time), found by trial, a batch stays whole. On a GPU, running out of memory halves the size. A CPU's
-    process is killed instead, so there the size is chosen beforehand, from what one input leaves in a graph.
+    statistics being constants of the whole batch. Where a trial shows that this is not so (the nodes of a graph,
+    sequences whose first dimension is time), a batch stays whole. On a GPU, running out of memory halves the size. On a
+    CPU the process would be killed instead, so there the size is chosen beforehand, from what one input leaves in a
+    graph.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -50,7 +51,7 @@ class MicroBatches:
             return
         if (free := available_memory_mib()) is None:
             return
-        some = min(2, count - 1)  # a single input may go through other kernels, which keep other things
+        some = min(2, count - 1)  # a single input may go through other kernels, which keep other tensors
         few, more = (net.graph_mib(leaves, slice_of(inputs, 0, size, count)) for size in (some, some + 1))
         each = graphs * (more - few)
         room = int(SHARE * free / each) if each > 0 else count
@@ -58,7 +59,7 @@ class MicroBatches:
             self._halve(count, to=max(1, room), why=f"a whole batch needs about {each * count:.0f} MiB")
 
     def run(self, work: Callable[[list[Inputs]], Result], inputs: Inputs) -> Result:
-        """Return ``work(slices)``; if memory runs out, again with smaller ones."""
+        """Return ``work(slices)``; if memory runs out, try again with smaller ones."""
         while True:
             count = count_of(inputs)
             size = min(self.size or count, count) if self._divisible else count
@@ -74,7 +75,7 @@ class MicroBatches:
 
     def _halve(self, count: int, *, to: int, why: str) -> None:
         self.size = to
-        text = f"{why}: batches of {count} are worked on in slices of {to}, with the same result (micro_batch={to})"
+        text = f"{why}: batches of {count} are processed in slices of {to}, with the same result (micro_batch={to})"
         warnings.warn(text, MemoryWarning, stacklevel=4)
 
 
@@ -86,9 +87,9 @@ def count_of(inputs: Inputs) -> int:
 
 @torch.no_grad()
 def divisible(net: Net, weights: Mapping[str, Tensor], inputs: Inputs, count: int) -> bool:
-    """Return whether each of ``count`` inputs goes through the net by itself, as far as the first three tell.
+    """Return whether each of ``count`` inputs goes through the net by itself, as far as the first three show.
 
-    That is, whether slices have the outputs that their inputs have among others.
+    That is, whether inputs have the same outputs in a slice as in the whole batch.
     """
     most = min(3, count)
     try:
@@ -96,7 +97,7 @@ def divisible(net: Net, weights: Mapping[str, Tensor], inputs: Inputs, count: in
         first, rest = (net(weights, slice_of(inputs, *ends, count)) for ends in ((0, 1), (1, most)))
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # whatever a module raises that cannot do some of its inputs
+    except Exception:  # whatever a module raises that cannot handle only some of its inputs
         return False
     if not some.dim() or len(some) != most or len(first) != 1 or len(rest) != most - 1:
         return False

@@ -1,8 +1,8 @@
 """Patterns: which weights of a layer live or die together, or exclude each other. See `pattern_named`.
 
-Within a layer, a pattern either *caps* (of so many neighbours at most so many are kept: `Cap`) or *ties* (whole groups
-are kept or removed: `Tie`). Both see a weight as matrices (positions of the kernel, outputs, inputs), see
-`ntksap.net.WeightView`. Channels reach over layers: what selects them stands in `ntksap.compaction`.
+Within a layer, a pattern either *caps* (at most so many of each set of neighbours are kept: `Cap`) or *ties* (whole
+groups are kept or removed: `Tie`). Both see a weight as matrices (positions of the kernel, outputs, inputs), see
+`ntksap.net.WeightView`. Channels span several layers: they are selected in `ntksap.compaction`.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from ntksap._base import InputError
 from ntksap.net import WeightView
 
 CHANNEL = "channel"
-"""The name of the one pattern that reaches over several layers."""
+"""The name of the one pattern that spans several layers."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cap(ABC):
 
     @abstractmethod
     def candidates(self, scores: Tensor, free: Tensor) -> Tensor:
-        """Return bool (K, O, I): a best set of free weights that obeys, as large as can be; all its subsets obey."""
+        """Return bool (K, O, I): a best set of free weights that obeys, as large as possible; all its subsets obey."""
 
     @abstractmethod
     def obeys(self, mask: Tensor) -> bool:
@@ -45,7 +45,7 @@ class Cap(ABC):
 
 @dataclass(frozen=True)
 class Groups:
-    """What is ranked in place of weights: groups, with the sum of their scores and their number of weights.
+    """What is ranked instead of weights: groups, with the sum of their scores and their number of weights.
 
     ``mask(chosen)`` is the mask, in the shape of the layer, that keeps the chosen groups.
     """
@@ -90,12 +90,12 @@ class NOfM(Cap):
     m: int
 
     def capacity(self, view: WeightView) -> int:
-        """N of each M, and of what is left at the end N too, if it has so many."""
+        """N of each M, and N of the remainder at the end too, if it has that many."""
         positions, outputs, inputs = view.sizes
         return positions * outputs * (inputs // self.m * self.n + min(inputs % self.m, self.n))
 
     def candidates(self, scores: Tensor, free: Tensor) -> Tensor:
-        """The N largest of each M; equal ones to the lower index."""
+        """The N largest of each M; ties go to the lower index."""
         tiles = _tiles(scores.masked_fill(~free, -math.inf), 1, self.m, -math.inf).squeeze(-2)
         order = tiles.argsort(dim=-1, descending=True, stable=True)
         best = torch.zeros_like(tiles, dtype=torch.bool).scatter_(-1, order[..., : self.n], True)
@@ -116,7 +116,7 @@ class Transposable(Cap):
     n: int
 
     def capacity(self, view: WeightView) -> int:
-        """4N in each tile of 4×4, and in those at the edges what the best of all regular tiles has there."""
+        """4N in each tile of 4×4; in a tile at an edge, the most that any regular tile has in that part."""
         positions, outputs, inputs = view.sizes
         regular = regular_tiles(self.n)
         total = 0
@@ -127,12 +127,12 @@ class Transposable(Cap):
         return positions * total
 
     def candidates(self, scores: Tensor, free: Tensor) -> Tensor:
-        """In each tile the regular one of 90 (N = 2) whose sum is largest."""
+        """For each tile, the one of the 90 regular ones (N = 2) whose sum is largest."""
         tiles = _tiles(scores.double(), 4, 4, 0.0)
         open_ = _tiles(free, 4, 4, False)
         low, high = (getattr(tiles, bound)(dim=(-2, -1), keepdim=True) for bound in ("amin", "amax"))
         level = (tiles - low) / (high - low).clamp_min(torch.finfo(torch.float64).tiny)
-        level = level.masked_fill(~open_, -100.0)  # as many free weights as can be, then the largest sum
+        level = level.masked_fill(~open_, -100.0)  # as many free weights as possible, then the largest sum
         regular = regular_tiles(self.n)
         best = (level.flatten(-2) @ regular.flatten(1).T.double()).argmax(-1)
         return _untiled(regular[best], scores.shape) & free
@@ -194,7 +194,7 @@ class Block(Tie):
 class Channel:
     """``channel``: whole channels of the network, with all weights of all layers that write or read them.
 
-    Which channels hang together stands in the module's graph (`ntksap.compaction`), not in single weights: a mask can
+    The module's graph says which channels belong together (`ntksap.compaction`), single weights do not: a mask can
     only be asked whether it removes whole outputs and inputs and nothing else.
     """
 
@@ -216,11 +216,11 @@ class FanIn(Tie):
         super().__init__("fan-in")
 
     def unit(self, view: WeightView) -> int:
-        """One weight more for every output."""
+        """One more weight for every output."""
         return view.sizes[1]
 
     def count(self, view: WeightView) -> int:
-        """Weights of an output."""
+        """The number of weights of an output."""
         positions, _, inputs = view.sizes
         return positions * inputs
 
@@ -275,7 +275,7 @@ def pattern_named(name: str) -> Pattern | Channel:
 
 
 def _tiles(matrices: Tensor, rows: int, columns: int, beyond: float | bool) -> Tensor:
-    """(K, O, I) → (K, ⌈O/rows⌉, ⌈I/columns⌉, rows, columns), filled up with ``beyond``."""
+    """(K, O, I) → (K, ⌈O/rows⌉, ⌈I/columns⌉, rows, columns), padded with ``beyond``."""
     _, outputs, inputs = matrices.shape
     padded = functional.pad(matrices, (0, -inputs % columns, 0, -outputs % rows), value=beyond)
     tiled: Tensor = padded.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))
@@ -283,5 +283,5 @@ def _tiles(matrices: Tensor, rows: int, columns: int, beyond: float | bool) -> T
 
 
 def _untiled(tiles: Tensor, shape: torch.Size) -> Tensor:
-    """What `_tiles` was given, of that shape."""
+    """Undo `_tiles`, given the original shape."""
     return tiles.transpose(2, 3).flatten(3, 4).flatten(1, 2)[:, : shape[1], : shape[2]]

@@ -1,4 +1,4 @@
-"""Places: which weights of a layer are kept once their number is known, where no scores say so."""
+"""Places: which weights of a layer are kept once their number is known, where no scores decide."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def balanced_masks(
 ) -> dict[str, Tensor]:
     """Return a mask for each layer that keeps its count and is regular, see `balanced`.
 
-    With ``N:M`` each output also keeps at most N of M; with ``block:RxC`` all of this is meant of blocks. Raises
+    With ``N:M`` each output also keeps at most N of M; with ``block:RxC`` all of this applies to blocks. Raises
     `InputError` for the patterns that contradict it.
     """
     masks = {}
@@ -64,12 +64,12 @@ def balanced(
     Outputs, inputs, positions of the kernel, and (input, position) pairs all keep the same numbers, within 1.
 
     One output after another takes the next entries of a sequence of (input, position) pairs. The sequence consists of
-    passes, each in a new order and each through all pairs, so that all are taken equally often; an output that begins
-    in one pass and ends in the next meets no pair twice, since those that it has come later there. What does not fill
-    a pass comes first, evenly over inputs and positions.
+    passes, each through all pairs in a new order, so that all are taken equally often; an output that begins in one
+    pass and ends in the next meets no pair twice, since those that it already has come later in the next one. What does
+    not fill a pass comes first, spread evenly over inputs and positions.
 
-    With ``n`` and ``m``, a pass is one through all sets of ``m`` consecutive inputs, which give their members in turn,
-    and an output takes at most ``n`` from a set. Inputs then keep the same numbers within a few.
+    With ``n`` and ``m``, a pass goes through all sets of ``m`` consecutive inputs, which give their members in turn,
+    and an output takes at most ``n`` from a set. Inputs then keep almost the same numbers, within a few.
     """
     width, n = -(-inputs // m), min(n, inputs)  # sets at each position
     sizes = (inputs - m * torch.arange(width)).clamp(max=m)
@@ -95,7 +95,7 @@ def balanced(
         passes.append(order)
         taken += sets
     sequence = torch.cat(passes)
-    visits = torch.zeros_like(sequence)  # how often the set was met before: once in each whole pass, and at the start
+    visits = torch.zeros_like(sequence)  # how often the set came up before: once in each whole pass, and at the start
     first = torch.zeros(sets, dtype=torch.long).index_fill_(0, passes[0], 1)
     whole = torch.arange(len(sequence) - len(passes[0])) // sets
     visits[len(passes[0]) :] = whole + first[sequence[len(passes[0]) :]]
@@ -108,7 +108,7 @@ def balanced(
 
 
 def _even_order(positions: int, width: int, generator: torch.Generator) -> Tensor:
-    """Return all of 0 … positions·width − 1, p·width + i, such that each beginning is even in p and in i."""
+    """Return all of 0 … positions·width − 1, p·width + i, such that every prefix is even in p and in i."""
     index = torch.arange(positions * width)
     shift = index // math.lcm(positions, width)  # else pairs would repeat where the two sizes have a common divisor
     p = torch.randperm(positions, generator=generator)[(index + shift) % positions]

@@ -30,7 +30,7 @@ class Probe:
     """Noise, ones, or a few training batches, for one round of one pruning.
 
     Args:
-        seed, round: with a draw's index, all that randomness depends on.
+        seed, round: all that randomness depends on, together with a draw's index.
         input_shape: shape of one input without the batch, for modules that take one tensor of numbers.
         make_inputs: makes the module's arguments where ``input_shape`` does not say enough (token ids, several inputs).
         batches: (inputs, labels) pairs, the pruning set.
@@ -142,11 +142,11 @@ class Probe:
                 raise InputError("this method needs labels, but a batch of data= has None in their place")
             yield inputs, labels
         if empty:
-            again = ": pass what can be gone through again, such as a DataLoader or a list" if index else ""
+            again = ": pass something that can be iterated over again, such as a DataLoader or a list" if index else ""
             raise InputError(f"data= has no batches in epoch {index + 1}{again}")
 
     def trained(self, weights: Mapping[str, Tensor], masks: Masks) -> Iterator[dict[str, Tensor]]:
-        """Yield the weights after each epoch of a training from ``weights`` under ``masks``; raise if none trains."""
+        """Yield the weights after each epoch of training from ``weights`` under ``masks``; raise without a trainer."""
         if self.trainer is None:
             raise InputError(
                 "this method trains the network: pass train=, a function (module, masks) that trains the module and "

@@ -4,11 +4,11 @@ Every ΔT steps until the share u of all steps, each layer drops its smallest we
 
 - *how many*: ⌊kept · α/2 · (1 + cos(π t / T))⌋ after step t, T = u · steps;
 - *dropped*: the smallest |w|;
-- *grown*: of what is not kept then, at random (SET, Mocanu et al. 2018), or where the gradient of the loss by all
-  weights, pruned ones too, is largest (RigL, Evci et al. 2020).
+- *grown*: among those not kept then, at random (SET, Mocanu et al. 2018), or where the gradient of the loss with
+  respect to all weights, pruned ones too, is largest (RigL, Evci et al. 2020).
 
-New weights start at 0, and the optimizer knows nothing of them yet. A weight that is dropped and grown in the same
-change is as it was.
+New weights start at 0, and the optimizer holds no state for them yet. A weight that is dropped and grown in the same
+change stays as it was.
 """
 
 import math
@@ -40,18 +40,18 @@ class Regrowth:
 
     Args:
         model: the module in training, wrapped by DDP or not.
-        masks: where to start; every layer keeps as many weights as here. Not of a pattern: single weights only.
-        optimizer: whose state is cleared where weights are dropped or grown: every tensor of the parameter's shape.
+        masks: where to start; every layer keeps as many weights as here. Single weights only, no pattern.
+        optimizer: its state is cleared where weights are dropped or grown: every tensor of the parameter's shape.
         steps: how many steps the whole training has.
         method: ``"rigl"`` or ``"set"``.
         interval: ΔT, the number of steps from one change to the next.
         fraction: α, the share of a layer's kept weights that change at first; 0 < α ≤ 1.
         until: u, the share of the training after which masks stay as they are; 0 < u ≤ 1.
-        seed: decides what SET grows, with the number of the step and the layer's name.
-        group: the processes that share each batch, where the model has no DDP that says so.
+        seed: decides what SET grows, together with the number of the step and the layer's name.
+        group: the processes that share each batch, where the model is not wrapped by DDP.
 
     A layer stays as it is while it is frozen, keeps everything, changes less than one weight, or has no gradient. If a
-    weight or gradient is not finite (a step that ``GradScaler`` leaves out), that change is left out.
+    weight or gradient is not finite (a step that ``GradScaler`` skips), that change is skipped.
 
     >>> from ntksap.pruning import Masks
     >>> model, mask = nn.Linear(4, 2), torch.tensor([[True, True, False, False]] * 2)
@@ -90,7 +90,7 @@ class Regrowth:
         self._method, self._fraction, self._until = method, fraction, until
         self._seed = checked_whole("seed", seed)
         self.masks = masks if isinstance(masks, Masks) else Masks(masks)
-        """As they are now."""
+        """The present masks."""
         check_regrows(self.masks.info.get("pattern"))
         self._start = self.masks
         self._model, self._optimizer = unwrap(model), optimizer
@@ -108,7 +108,7 @@ class Regrowth:
         return self._method == "rigl" and self._due(self._taken + 1)
 
     def step(self) -> bool:
-        """Count a step of the optimizer that has just been made; change the masks if it is time to.
+        """Count the step that the optimizer has just made; change the masks if it is time to.
 
         Returns whether they changed: `masks` is then another object.
         """
@@ -127,10 +127,10 @@ class Regrowth:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called, on a model and optimizer that are loaded as usual, before or after.
+        """Carry on where `state_dict` was called, on a model and optimizer that are loaded as usual, before or after.
 
-        The masks that this object starts with must be those of then: weights outside of them have been set to zero, and
-        come back from ``state``. Raises `MaskError`, and changes nothing, if it is of another training.
+        This object must start with the same masks as that one did: weights outside them have been set to zero, and
+        come back from ``state``. Raises `MaskError`, and changes nothing, if ``state`` belongs to another training.
         """
         masks = moved(self._start, state["masks"])
         self._taken = checked_whole("step", state["step"])
@@ -153,7 +153,7 @@ class Regrowth:
         weights = dict(self._model.named_parameters(remove_duplicate=False))
         gradients = {}
         if self._method == "rigl":
-            for name in self.masks:  # also those without any, since every process must take part
+            for name in self.masks:  # even those without a gradient, since every process must take part
                 own = self._gradients.get(name)
                 own = torch.zeros_like(weights[name]) if own is None else own
                 gradients[name] = self._ranks.add(own.to(torch.promote_types(own.dtype, torch.float32))).abs()
@@ -205,20 +205,20 @@ class Regrowth:
 
 
 def moved(start: Masks, masks: Mapping[str, Tensor]) -> Masks:
-    """Return what has become of the masks ``start`` in training, with all that is known of these.
+    """Return what has become of the masks ``start`` in training, with their info.
 
-    But the weights are rescaled already, and are no longer those that may have come with ``start``. Raises `MaskError`
-    if it cannot be: for other layers, or other numbers of kept weights.
+    The weights are already rescaled, and are no longer those that may have come with ``start``. Raises `MaskError` if
+    ``masks`` cannot come from ``start``: they are for other layers, or keep other numbers of weights.
     """
     sizes = [{name: (mask.shape, int(mask.sum())) for name, mask in one.items()} for one in (start, masks)]
     if sizes[0] != sizes[1]:
-        raise MaskError("these masks are of another training: their layers keep other numbers of weights")
+        raise MaskError("these masks belong to another training: their layers keep other numbers of weights")
     info = {key: value for key, value in start.info.items() if key != "rescale"}
     return Masks({name: masks[name] for name in start}, {**info, "regrown": True})
 
 
 def fraction_at(step: int, steps: int, fraction: float = 0.3, until: float = 0.75) -> float:
-    """Return which share of a layer's kept weights changes after ``step`` of ``steps``: α/2 · (1 + cos(π t / T)).
+    """Return the share of a layer's kept weights that changes after ``step`` of ``steps``: α/2 · (1 + cos(π t / T)).
 
     T = until · steps; from there on, none.
 
@@ -252,6 +252,6 @@ def check_regrows(pattern: str | None) -> None:
 
 
 def _group_of(model: nn.Module) -> ProcessGroup | None:
-    """Return the processes that a DDP somewhere around or in the model works with."""
+    """Return the process group of a DDP wrapper around or inside the model."""
     found = [part.process_group for part in model.modules() if isinstance(part, DistributedDataParallel)]
     return found[0] if found else None

@@ -1,4 +1,4 @@
-"""Rescaling: kept weights are multiplied once, so that outputs keep the variance that the initialiser meant."""
+"""Rescaling: kept weights are multiplied once, so that outputs keep the variance that the initialiser intended."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
@@ -22,10 +22,10 @@ def rescale_named(rescale: bool | str) -> Rescale:
 
 
 def scales_of(masks: Mapping[str, Tensor], module: nn.Module, rescale: Rescale) -> dict[str, Tensor]:
-    """Return by what the kept weights of each layer are multiplied: 1/√density, a number or a tensor like the mask.
+    """Return the factor for the kept weights of each layer: 1/√density, a number or a tensor like the mask.
 
     Pruning a layer to density d multiplies the variance of its outputs by d, for weights of mean 0. A layer (or an
-    output) with nothing left has 1.
+    output) with nothing left has the factor 1.
     """
     scales = {}
     views = weight_views({name: tuple(mask.shape) for name, mask in masks.items()}, module)

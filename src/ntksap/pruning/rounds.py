@@ -16,8 +16,8 @@ Score: TypeAlias = Callable[[Net, Mapping[str, Tensor], Probe], dict[str, Tensor
 """(net, masks on the net's device, probe of this round) → {name: score}, larger = keep."""
 
 Pruner: TypeAlias = Callable[..., Iterator[Masks]]
-"""A whole pruning: ``pruner(net, probe=…, selector=…, invert=…, after=…)``, as `prune_rounds` has them, yields the
-masks after each round t = 1…T, whose ``info`` says ``round`` t and ``rounds`` T."""
+"""A whole pruning: ``pruner(net, probe=…, selector=…, invert=…, after=…)``, with arguments as in `prune_rounds`, yields
+the masks after each round t = 1…T, whose ``info`` says ``round`` t and ``rounds`` T."""
 
 
 def prune_rounds(
@@ -30,7 +30,7 @@ def prune_rounds(
     invert: bool = False,
     after: Masks | None = None,
 ) -> Iterator[Masks]:
-    """Yield the masks after each round t = 1…T, of which exactly round(d_t · total) weights are kept, or as
+    """Yield the masks after each round t = 1…T, which keep exactly round(d_t · total) weights, or as
     many as the selector's pattern allows.
 
     Pruned weights never return unless ``regrow``; ``invert`` keeps the lowest scores. With ``after``, masks that were
@@ -56,8 +56,8 @@ def prune_rounds(
 def _report_zeros(index: int, rounds: int) -> None:
     """Say that all scores of a round are 0, so that ties, by index, decide what is kept.
 
-    In the first round nothing has been done yet, and it is an error. Later the network has already lost every path from
-    input to output, and what is left is worth no more than that: a warning, as for any collapsed layer.
+    In the first round nothing has been pruned yet, so it is an error. Later the network has already lost every path
+    from input to output, and what is left is of no use anyway: a warning, as for any collapsed layer.
     """
     if index == 1:
         raise ScoreError(
@@ -65,7 +65,7 @@ def _report_zeros(index: int, rounds: int) -> None:
             "a derivative, cut the output off? Change that, or use a method that looks at the weights alone"
         )
     warnings.warn(
-        f"every score of round {index} of {rounds} is 0, so they rank nothing: what the rounds before have left no "
+        f"every score of round {index} of {rounds} is 0, so they rank nothing: what earlier rounds have left no "
         "longer connects input and output. Lower the sparsity, use another method, or keep some weights in each layer "
         "(floor=)",
         CollapseWarning,
@@ -74,7 +74,7 @@ def _report_zeros(index: int, rounds: int) -> None:
 
 
 def first_round(rounds: int, after: Masks | None) -> int:
-    """Return the round to begin with: 1, or the one after that of ``after``. Raises unless that can be done."""
+    """Return the round to begin with: 1, or the one after that of ``after``. Raises if that is impossible."""
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
     if after is None:

@@ -1,4 +1,4 @@
-"""The field's sanity checks ("missing the mark", Frankle et al., ICLR 2021): what of a mask is worth something?"""
+"""The field's sanity checks ("missing the mark", Frankle et al., ICLR 2021): which part of a mask matters?"""
 
 from typing import Literal, get_args
 

@@ -48,7 +48,7 @@ def schedule_named(name: str) -> Schedule:
 
 
 def density_of(sparsity: float) -> float:
-    """Return 1 − sparsity, or raise if that is no sparsity."""
+    """Return 1 − sparsity, or raise if it is not a valid sparsity."""
     given: Any = sparsity
     if isinstance(given, bool) or not isinstance(given, Real):
         raise InputError(f"sparsity is a number, 0 ≤ sparsity < 1, not {sparsity!r}")

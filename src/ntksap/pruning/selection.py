@@ -29,11 +29,11 @@ def select(
 ) -> dict[str, Tensor]:
     """Return masks that keep exactly ``kept`` weights: those with the largest scores, ties to the lower index.
 
-    Time grows linearly with the number of weights: they are counted, not sorted. Beside scores and masks, memory holds
-    no more than another mask and, with ``within``, the scores that may be kept once more.
+    Time grows linearly with the number of weights: they are counted, not sorted. Apart from scores and masks, memory
+    holds no more than another mask and, with ``within``, a copy of the scores that may be kept.
 
-    With a pattern, the nearest number that it allows is kept: scores are summed over what is tied together, and of what
-    excludes each other the largest are kept.
+    With a pattern, the nearest number that it allows is kept: scores are summed over weights that are tied together,
+    and of weights that exclude each other the largest are kept.
 
     Args:
         scores: {name: scores}, any shapes, finite.
@@ -41,10 +41,10 @@ def select(
         within: {name: bool}, the weights that may be kept; all of them by default.
         scope: ``"global"`` ranks all weights together; ``"layer"`` ranks within each layer, which keeps its
             proportional share of ``kept`` (largest remainders, so that the sum is exact).
-        floor: how many weights each layer keeps at least, or which share of them (fewer only where a layer has fewer).
+        floor: the least that each layer keeps, a number of weights or a share of them (less only in smaller layers).
         counts: {name: kept}, how many weights each layer keeps; ``kept``, ``scope`` and ``floor`` then do not matter.
-        pattern, views: what is tied together or excludes each other, and how each weight reads; by default
-            outputs come first.
+        pattern, views: which weights are tied together or exclude each other, and how each weight is laid out; by
+            default outputs come first.
         loose: a pattern that caps may be exceeded where ``kept`` asks for it: before the last round. What it allows is
             kept first, so that a later selection can still obey.
 
@@ -54,14 +54,14 @@ def select(
     if scope not in ("global", "layer"):
         raise InputError(f"scope is 'global' or 'layer', not {scope!r}")
     if isinstance(pattern, Channel):
-        raise InputError("channels reach over several layers: ntksap.prune(…, pattern='channel') selects them")
+        raise InputError("channels span several layers: ntksap.prune(…, pattern='channel') selects them")
     _check(scores)
     if isinstance(pattern, Tie):
         return select_groups(scores, kept, within, scope, floor, counts, pattern, views)
     values = [ranked(tensor) for tensor in scores.values()]
     free = [None if within is None else flat(within[name]) for name in scores]
     tiers: list[Sequence[Bools | None]] = [free]
-    if pattern is not None:  # what may be kept together first, then the others
+    if pattern is not None:  # first those that may be kept together, then the others
         allowed = [
             _allowed(pattern, view, scores[name], f)
             for (name, view), f in zip(views_for(scores, views), free, strict=True)

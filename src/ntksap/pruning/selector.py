@@ -27,12 +27,12 @@ class Selector:
     Args:
         density: final density d.
         rounds, schedule: after round t exactly round(d_t · total) weights are kept.
-        views: the prunable weights, their shapes and how they read. Each of several experts in one weight is a layer.
+        views: the prunable weights, their shapes and layouts. Each of several experts in one weight is a layer.
         scope: ``"global"``, or ``"layer"``, which is the uniform allocation.
-        floor: what each layer keeps at least, where all weights are ranked together.
-        allocation: what each layer keeps in the end, {name: kept}; it keeps this in the pattern's units. In round t a
-            layer of final density d_l has about the schedule's density for d_l.
-        pattern: what is tied together or excludes each other.
+        floor: the least that each layer keeps, where all weights are ranked together.
+        allocation: what each layer keeps in the end, {name: kept}, rounded to the pattern's units. In round t a layer
+            of final density d_l has about the schedule's density for d_l.
+        pattern: which weights are tied together or exclude each other.
         degree_decay: c; in round t scores are multiplied by (degree product)^(−c·log₁₀(1/d_t)), see
             `ntksap.pruning.degrees`. 0: they are taken as they are.
     """
@@ -53,7 +53,7 @@ class Selector:
         if self.scope not in ("global", "layer"):
             raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
         if isinstance(self.degree_decay, bool | str) or not 0 <= self.degree_decay < math.inf:
-            raise InputError(f"degree_decay is a number from 0 on, such as 0.2, not {self.degree_decay!r}")
+            raise InputError(f"degree_decay is a number, at least 0, such as 0.2, not {self.degree_decay!r}")
         object.__setattr__(self, "_layers", apart(self.views))
         given = None if self.allocation is None else shared(self.allocation, self.views)
         if given is None and self.scope == "layer":
@@ -77,7 +77,7 @@ class Selector:
         return kept_of(self.schedule(self.density, round, self.rounds), self.total)
 
     def _fitted(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return the counts that a pattern allows which are nearest to ``counts``."""
+        """Return the counts nearest to ``counts`` that a pattern allows."""
         views = {name: self._layers[name] for name in counts}
         if isinstance(self.pattern, Cap):
             most = [self.pattern.capacity(view) for view in views.values()]
@@ -119,7 +119,7 @@ class Selector:
         return Masks(join(chosen, self.views))
 
     def satisfied(self, ranked: Mapping[str, int], round: int) -> bool:
-        """Return whether so many ranked entries of each weight are enough to choose a round's masks from."""
+        """Return whether this many ranked entries of each weight are enough to choose a round's masks from."""
         if self._counts is None:
             return sum(ranked.values()) >= self.kept(round)
         counts = self._at(round, None)
@@ -164,7 +164,7 @@ class Selector:
         return join(select(scores, kept, counts=counts, pattern=self.pattern, views=layers), own)[name]
 
     def completed(self, masks: Masks) -> Masks:
-        """Return final masks with all that belongs to them, which here is nothing more."""
+        """Return final masks with everything that belongs to them; here there is nothing to add."""
         return masks
 
     def facts(self) -> dict[str, Any]:

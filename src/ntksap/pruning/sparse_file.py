@@ -34,11 +34,11 @@ def save_sparse(model: nn.Module, masks: Masks, path: str | Path) -> None:
     """Write a pruned model to a safetensors file that holds no pruned weight, all of it or nothing.
 
     A float32 model takes 4 bytes for each kept weight and one bit for each prunable one: at 90 % sparsity about an
-    eighth of what it takes otherwise. `load_sparse` puts it back exactly.
+    eighth of what it takes otherwise. `load_sparse` restores it exactly.
 
     Args:
         model: a module whose pruned weights are zero. Parameters and buffers of its state dict are saved.
-        masks: its masks; what they know (``info``) is saved with them, as JSON.
+        masks: its masks; their ``info`` is saved with them, as JSON.
         path: the file.
 
     Raises `MaskError` if a pruned weight is not zero, and `InputError` if the model's state is more than tensors.
@@ -68,25 +68,25 @@ def save_sparse(model: nn.Module, masks: Masks, path: str | Path) -> None:
 def load_sparse(model: nn.Module, path: str | Path) -> Masks:
     """Put a model that `save_sparse` wrote into ``model``, exactly, and return its masks.
 
-    No code in the file can run, every tensor is checked against its hash, and on an error nothing is changed. To train
-    on, attach the masks.
+    No code in the file can run, every tensor is checked against its hash, and on an error nothing is changed. To carry
+    on training, attach the masks.
 
     Args:
-        model: a module of the same architecture and precision, with whatever weights.
+        model: a module of the same architecture and precision, with any weights.
         path: the file.
 
-    Raises `MaskError` if the file is damaged, not ours, or of another model.
+    Raises `MaskError` if the file is damaged, not ours, or for another model.
     """
     model = unwrap(model)
     masks, kept, whole = _read(path)
     pruned, others = _parts(model, masks, path)
     if missing := sorted(others.keys() ^ whole.keys()):
-        raise MaskError(f"{path} is of another model: {missing[0]!r} is not in both")
+        raise MaskError(f"{path} is for another model: {missing[0]!r} is not in both")
     for name, tensor in (*pruned.items(), *others.items()):
         shape, dtype = (masks[name].shape, kept[name].dtype) if name in kept else (whole[name].shape, whole[name].dtype)
         if shape != tensor.shape or dtype != tensor.dtype:
             raise MaskError(
-                f"{path} is of another model: {name!r} is {dtype} of shape {tuple(shape)} there, "
+                f"{path} is for another model: {name!r} is {dtype} of shape {tuple(shape)} there, "
                 f"{tensor.dtype} of shape {tuple(tensor.shape)} here"
             )
     with torch.no_grad():
@@ -103,10 +103,10 @@ def _parts(
     """Return the pruned parameters, and every other parameter and saved buffer once, by name."""
     state = model.state_dict()
     if strange := [name for name, value in state.items() if not isinstance(value, Tensor)]:
-        raise InputError(f"the model's state holds {strange[0]!r}, which is no tensor and has no place in the file")
+        raise InputError(f"the model's state holds {strange[0]!r}, which is not a tensor and has no place in the file")
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if unknown := [name for name in masks if name not in parameters]:
-        raise MaskError(f"{path} is of another model: {unknown[0]!r} is no parameter of this one")
+        raise MaskError(f"{path} is for another model: {unknown[0]!r} is not a parameter of this one")
     pruned: dict[str, Tensor] = {name: parameters[name] for name in masks}
     seen = {id(weight) for weight in pruned.values()}
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -125,7 +125,7 @@ def _read(path: str | Path) -> tuple[Masks, dict[str, Tensor], dict[str, Tensor]
                 masks[name] = unpack(_checked(file, _MASK, name, expected), shape)
                 kept[name] = _checked(file, _KEPT, name, facts["kept"][name])
                 if kept[name].shape != (int(masks[name].sum()),):
-                    raise ValueError(f"the mask of {name!r} keeps {int(masks[name].sum())} weights, others are there")
+                    raise ValueError(f"the mask of {name!r} keeps {int(masks[name].sum())} weights, the file differs")
             whole = {name: _checked(file, _WHOLE, name, expected) for name, expected in facts["whole"].items()}
             return Masks(masks, facts["info"]), kept, whole
     except MaskError:

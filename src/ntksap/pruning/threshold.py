@@ -1,4 +1,4 @@
-"""The value that a number of others reach: found by counting, without sorting or copying them."""
+"""The n-th largest of many values: found by counting, without sorting or copying them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[Any]
 
 _CHUNK = 2**17
-"""Values at a time, so that what is made of them stays in the cache."""
+"""Values at a time, so that what is computed from them stays in the cache."""
 
 _DIGIT = 16
 """Bits that are counted at a time: 2¹⁶ counters."""
@@ -23,8 +23,8 @@ def nth_largest(values: Sequence[Floats], free: Sequence[Bools | None], count: i
     """Return the ``count``-th largest of the free values of all arrays together, 1 ≤ count ≤ how many there are.
 
     As unsigned integers of the right kind (`_keys`), floats keep their order. Their upper 16 bits are counted, and the
-    counts say which of these the value sought has; then the next 16 bits of such values are counted, and so on.
-    Two passes for float32, four for float64, in any order of the values and with any number of equal ones.
+    counts say which of these the value sought has; then the next 16 bits of the values that share them are counted,
+    and so on. Two passes for float32, four for float64, in any order of the values and with any number of equal ones.
 
     Args:
         values: finite, all of the same type, float32 or float64.
@@ -33,7 +33,7 @@ def nth_largest(values: Sequence[Floats], free: Sequence[Bools | None], count: i
     kind = values[0].dtype
     bits = 8 * kind.itemsize
     upper = 0  # the bits that are known
-    # To find the free values takes longer than to count them, and they are fewer: these are kept for the next pass.
+    # Finding the free values takes longer than counting them, and they are fewer: they are kept for the next pass.
     found_once = list(_chunks(values, free)) if all(f is not None for f in free) else None
     for shift in range(bits - _DIGIT, -1, -_DIGIT):
         counts = np.zeros(2**_DIGIT, np.int64)
@@ -73,7 +73,7 @@ def _keys(values: Floats) -> Integers:
 
 
 def _values(keys: Integers, kind: np.dtype[Any]) -> Floats:
-    """Return what `_keys` was given."""
+    """Return the values that `_keys` was given: its inverse."""
     signed = keys.view(f"i{kind.itemsize}")
     flips = ~signed >> (8 * kind.itemsize - 1) | np.iinfo(signed.dtype).min
     values: Floats = (signed ^ flips).view(kind)
@@ -104,7 +104,7 @@ def top(values: Sequence[Floats], free: Sequence[Bools | None], count: int) -> l
 
 
 def ranked(scores: Tensor) -> Floats:
-    """Return scores as a flat array of float32, or float64 if they are."""
+    """Return scores as a flat array of float32, or of float64 if that is their dtype."""
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
     values: Floats = scores.detach().to("cpu", wide).contiguous().flatten().numpy()
     return values

@@ -19,7 +19,7 @@ Trainer: TypeAlias = Callable[[Mapping[str, Tensor], Masks], Iterator[dict[str, 
 
 
 def trainer_of(model: nn.Module, train: Train, seed: int) -> Trainer:
-    """Return what trains copies of ``model`` by ``train``; the model itself stays as it is.
+    """Return a trainer that trains copies of ``model`` with ``train``; the model itself stays as it is.
 
     What ``train`` draws from torch's global generator depends on the seed and the number of the epoch alone.
     """
@@ -40,7 +40,7 @@ def trainer_of(model: nn.Module, train: Train, seed: int) -> Trainer:
                 break
             epoch += 1
             if not masks.obeyed_by(twin):
-                raise InputError("train= changed pruned weights behind the optimizer: they must stay zero")
+                raise InputError("train= changed pruned weights without the optimizer: they must stay zero")
             yield {name: parameter.detach().clone() for name, parameter in twin.named_parameters()}
 
     return epochs

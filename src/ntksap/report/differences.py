@@ -1,7 +1,7 @@
-"""How far each method stays behind the best of its sparsity, paired over seeds, with confidence intervals.
+"""How far each method is behind the best at its sparsity, paired over seeds, with confidence intervals.
 
-Two methods with one seed start from the same weights and see the same batches, so their accuracies are compared seed by
-seed: what a good or bad seed does to both cancels. The interval is Student's, d̄ ± t(0.975, n−1)·s/√n.
+Two methods with the same seed start from the same weights and see the same batches, so their accuracies are compared
+seed by seed: what a good or bad seed does to both cancels. The interval is Student's, d̄ ± t(0.975, n−1)·s/√n.
 
 Whether the best mean is the best method is decided by the same intervals: it is if none of them includes zero. No
 correction for the number of methods is made: a simulation in the tests bounds how often equal methods get a verdict.
@@ -25,7 +25,7 @@ Mark = Literal["best", "second"]
 
 @dataclass(frozen=True)
 class Difference:
-    """What ``best`` has ahead of ``method``, in points: the mean over common seeds and its 95 % interval."""
+    """How far ``best`` is ahead of ``method``, in points: the mean over common seeds and its 95 % interval."""
 
     best: str
     method: str
@@ -42,9 +42,9 @@ class Difference:
 
 
 def differences(table: Sequence[Cell]) -> dict[tuple[str, float], Difference]:
-    """Return the difference of each method to the best of its sparsity, where both have `MIN_SEEDS` seeds in common.
+    """Return the difference of each method from the best at its sparsity, where both share `MIN_SEEDS` seeds.
 
-    The best is that with the highest mean over at least so many seeds, the first if several have it.
+    The best is the one with the highest mean over at least that many seeds, the first if several have it.
     """
     found: dict[tuple[str, float], Difference] = {}
     enough = [cell for cell in table if cell.method != DENSE and cell.seeds >= MIN_SEEDS]
@@ -63,8 +63,8 @@ def differences(table: Sequence[Cell]) -> dict[tuple[str, float], Difference]:
 def marks(table: Sequence[Cell]) -> dict[tuple[str, float], Mark]:
     """Return what stands out in each column of a table of accuracies.
 
-    Where there are differences, those are best that the seeds cannot tell from the best mean; else best and second are
-    the highest means.
+    Where there are differences, all methods that the seeds cannot tell from the best mean are best; otherwise best and
+    second are the highest means.
     """
     found = differences(table)
     tested = {sparsity for _, sparsity in found}

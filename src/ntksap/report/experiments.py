@@ -1,6 +1,6 @@
 """Which runs may be compared: those that share model, data and recipe. Only their seeds are averaged.
 
-What a recipe says of regrowth concerns the masks: here it distinguishes methods, which share one dense reference.
+What a recipe says about regrowth concerns the masks: here it distinguishes methods, which share one dense reference.
 """
 
 import json
@@ -33,12 +33,12 @@ class Experiment:
 
     @property
     def methods(self) -> list[str]:
-        """The labels of everything but the dense reference."""
+        """The labels of everything except the dense reference."""
         return list(dict.fromkeys(label for label, _ in self.runs if label != DENSE))
 
     @property
     def sparsities(self) -> list[float]:
-        """The sparsities of everything but the dense reference, rising."""
+        """The sparsities of everything except the dense reference, in ascending order."""
         return sorted({run.settings["sparsity"] for label, run in self.runs if label != DENSE})
 
     @property
@@ -48,18 +48,18 @@ class Experiment:
 
     @property
     def total(self) -> float | None:
-        """Prunable weights of the dense network; results of pruned ones say it."""
+        """Prunable weights of the dense network, as results of pruned ones give them."""
         return next((run.result["total"] for _, run in self.finished if run.result and run.result.get("total")), None)
 
     @property
     def test_images(self) -> int | None:
-        """How many images stand behind each accuracy, where all results agree on it."""
+        """How many images each accuracy is taken over, where all results agree on it."""
         found = {cell.test_images for cell in self.table}
         return found.pop() if len(found) == 1 else None
 
 
 def experiments(runs: Iterable[Run]) -> list[Experiment]:
-    """Return the experiments that readable runs belong to; a run that is there twice counts once, finished first."""
+    """Return the experiments that readable runs belong to; a run that appears twice counts once, the finished one."""
     groups: dict[str, list[Run]] = {}
     known: set[str] = set()
     for run in sorted(runs, key=lambda run: (run.result is None, run.name)):
@@ -101,12 +101,12 @@ def _place(method: str, run: Run) -> dict[str, Any]:
 
 
 def labelled_cells(results: Sequence[Mapping[str, Any]]) -> list[Cell]:
-    """Return a cell for each method, sparsity and variant: whatever else the settings of its results differ in."""
+    """Return a cell for each method, sparsity and variant (anything else in which the settings of results differ)."""
     return cells({**result, "method": _method(result, results)} for result in results)
 
 
 def _method(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
-    """Return the method's name, with the settings in which its runs differ: those are no seeds of one another."""
+    """Return the method's name, with the settings in which its runs differ: such runs are not averaged."""
     if own["method"] == DENSE:
         return DENSE
     same = [_rest(other) for other in every if all(other[key] == own[key] for key in ("method", "sanity"))]
@@ -133,7 +133,7 @@ def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the recipe says of training, and what of regrowth, without the usual (earlier versions knew none)."""
+    """Return the recipe's settings for training, and those for regrowth that are not defaults (old runs have none)."""
     usual = {field.name: field.default for field in fields(Recipe) if field.name.startswith("regrow")}
     regrowth = {key: value for key, value in settings["recipe"].items() if key in usual and value != usual[key]}
     of_training = {key: value for key, value in settings["recipe"].items() if key not in usual}

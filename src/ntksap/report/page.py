@@ -23,7 +23,7 @@ from ntksap.report.tables import Table, accuracy_table, cost_table, difference_t
 
 @dataclass(frozen=True)
 class ExperimentView:
-    """An experiment as the page shows it; what there is nothing of is empty or None."""
+    """An experiment as the page shows it; what is missing is empty or None."""
 
     title: str
     findings: list[Sentence]
@@ -53,8 +53,8 @@ def build_report(root: str | Path, out: str | Path | None = None) -> Path:
 
 
 def write_report(folder: Folder, out: Path) -> Path:
-    """Write the report on what was read, the whole of it or nothing."""
-    # names from damaged files may hold halves of characters, which no encoding has
+    """Write the report on what was read, all of it or nothing."""
+    # names from damaged files may hold lone surrogates, which cannot be encoded
     write_atomically(out, render(folder).encode(errors="replace"))
     return out
 
@@ -115,5 +115,5 @@ def _file(*parts: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what the page's security policy knows its own scripts by; a browser runs no other."""
+    """Return the hash by which the page's security policy recognises its own scripts; a browser runs no other."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

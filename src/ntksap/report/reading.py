@@ -40,7 +40,7 @@ class Run:
 
     @property
     def reached(self) -> str:
-        """How far it is, in words."""
+        """How far it has got, in words."""
         if self.records:
             return f"epoch {len(self.records)} of {self.settings.get('recipe', {}).get('epochs', '?')}"
         return "pruned, no epoch yet" if self.layers else "not pruned yet"
@@ -48,7 +48,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Folder:
-    """What a report shows of a folder: its runs, spectra by file, and problems with files that belong to no run."""
+    """What a report shows from a folder: its runs, spectra by file, and problems with files that belong to no run."""
 
     name: str
     runs: list[Run]
@@ -68,8 +68,8 @@ def read_folder(root: str | Path) -> Folder:
     found = [path for path in root.rglob("settings.toml") if not _temporary(path.relative_to(root))]
     if not found:
         raise InputError(
-            f"{root}: no runs here. Expected are folders that hold a settings.toml, as `ntksap train --out {root}` or "
-            f"`ntksap compare --out {root}` writes them"
+            f"{root}: no runs here. A run is a folder that holds a settings.toml, as written by `ntksap train --out "
+            f"{root}` or `ntksap compare --out {root}`"
         )
     problems: list[str] = []
     spectra: dict[str, list[Spectrum]] = {}
@@ -121,7 +121,7 @@ def _try(path: Path, how: Callable[[Path], _T], otherwise: _T, problems: list[st
     """Return what ``how`` reads, or ``otherwise``: silently if the file is not there, else with a problem noted."""
     try:
         return how(path) if path.exists() else otherwise
-    except MaskError as error:  # its message begins with the path, which is a matter of this machine
+    except MaskError as error:  # its message begins with the path, which only concerns this machine
         problems.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
     except (OSError, ValueError, RecursionError, OverflowError) as error:
         problems.append(f"{name}: {error or type(error).__name__}")

@@ -29,7 +29,7 @@ class Spectrum:
 
 
 def number(values: Mapping[str, Any], key: str) -> float:
-    """Return a number of ``values``, or raise ValueError if there is none, or none that could be drawn."""
+    """Return a number from ``values``, or raise ValueError if there is none that could be drawn."""
     value = values.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
         raise ValueError(f"{key!r} is missing or not a usable number")
@@ -57,7 +57,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def check_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what of ``values`` are settings; those that the report needs must be there."""
+    """Return those of ``values`` that are settings; the ones that the report needs must be there."""
     for key in _TEXTS:
         if not isinstance(values.get(key), str):
             raise ValueError(f"{key!r} is missing or not text")
@@ -105,7 +105,7 @@ def read_densities(path: Path) -> dict[str, float]:
 
 
 def read_records(path: Path, records: list[dict[str, Any]]) -> None:
-    """Append the records up to the first line that is none."""
+    """Append the records up to the first line that is not one."""
     for index, line in enumerate(read_text(path).splitlines(), start=1):
         try:
             record = unsealed(json.loads(line))

@@ -51,7 +51,7 @@ def findings(experiment: Experiment) -> list[Sentence]:
 
 
 def _step(images: int) -> str:
-    """Return what one test image counts, in points.
+    """Return how much one test image counts, in points.
 
     >>> _step(360), _step(10_000)
     ('0.28 points', '0.01 points')
@@ -60,7 +60,7 @@ def _step(images: int) -> str:
 
 
 def _verdict(ranked: list[Cell], gaps: list[Difference]) -> str:
-    """Return who is best if the seeds tell it from every other method; else, from whom they cannot tell it."""
+    """Return which method is best if the seeds tell it from every other; else, which ones they cannot tell it from."""
     closest = min(gaps, key=lambda gap: gap.mean)
     first = next(cell for cell in ranked if cell.method == closest.best)
     near = [gap.method for gap in gaps if not gap.significant]
@@ -84,7 +84,7 @@ def _listed(names: list[str]) -> str:
 def _best(ranked: list[Cell]) -> str:
     first, *rest = ranked
     if not rest:
-        return f"{first.method} alone was run and reaches {formatted(first)} %."
+        return f"only {first.method} was run; it reaches {formatted(first)} %."
     level = [cell for cell in ranked if first.mean - cell.mean < LEVEL]
     if len(level) > 1:
         names = _listed([cell.method for cell in level])
@@ -115,7 +115,7 @@ def _in_noise(gap: float, first: Cell, second: Cell) -> str:
 def _dense(table: list[Cell], best: list[Cell]) -> Sentence:
     dense = next((cell for cell in table if cell.method == DENSE), None)
     if dense is None:
-        return Sentence("No dense reference", "what pruning costs cannot be said.", True)
+        return Sentence("No dense reference", "the cost of pruning in accuracy is unknown.", True)
     parts = []
     for cell in best:
         gap = cell.mean - dense.mean

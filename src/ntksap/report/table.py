@@ -10,7 +10,7 @@ from typing import Any
 from ntksap.runs import DENSE, label_of
 
 LEVEL = 1e-9
-"""Means (in percent) that differ by less are equal, but for rounding."""
+"""Means (in percent) that differ by less are equal up to rounding."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ MEASURED = (
 
 
 def cells(results: Iterable[Mapping[str, Any]]) -> list[Cell]:
-    """Return a cell for each method and sparsity, methods in the order of their first result, sparsities rising."""
+    """Return a cell for each method and sparsity, methods in the order of their first result, sparsities ascending."""
     groups: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     order: dict[str, int] = {}
     for result in results:
@@ -105,7 +105,7 @@ def ranks(table: Sequence[Cell]) -> dict[tuple[str, float], int]:
 def to_csv(table: Iterable[Cell]) -> str:
     """Return the cells as CSV, one row each."""
     text = io.StringIO()
-    names = [name for name in Cell.__dataclass_fields__ if name != "by_seed"]  # several numbers are no column
+    names = [name for name in Cell.__dataclass_fields__ if name != "by_seed"]  # several numbers do not make a column
     writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(asdict(cell) for cell in table)
@@ -113,5 +113,5 @@ def to_csv(table: Iterable[Cell]) -> str:
 
 
 def formatted(cell: Cell) -> str:
-    """Return "mean ± std", or the mean alone of a single seed."""
+    """Return "mean ± std", or the mean alone for a single seed."""
     return f"{cell.mean:.2f} ± {cell.std:.2f}" if cell.seeds > 1 else f"{cell.mean:.2f}"

@@ -1,4 +1,4 @@
-"""The tables of the page; each can also be had as LaTeX and CSV."""
+"""The tables of the page; each is also available as LaTeX and CSV."""
 
 import csv
 import io
@@ -49,7 +49,7 @@ class Table:
 
     @property
     def latex(self) -> str:
-        """The table as a LaTeX tabular of the package booktabs."""
+        """The table as a LaTeX tabular that uses the booktabs package."""
         lines = [
             r"% needs \usepackage{booktabs}",
             rf"\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}",
@@ -66,7 +66,7 @@ class Table:
 
 
 def accuracy_table(one: Experiment) -> Table:
-    """Return methods × sparsities. Its CSV has a row per method and sparsity, with everything that is known of it."""
+    """Return methods × sparsities. Its CSV has a row per method and sparsity, with all that is known about it."""
     pruned = {(cell.method, cell.sparsity): cell for cell in one.table if cell.method != DENSE}
     sparsities = sorted({sparsity for _, sparsity in pruned})
     marked = marks(one.table)
@@ -106,7 +106,7 @@ def cost_table(one: Experiment) -> Table:
 
 
 def measured_table(one: Experiment) -> Table | None:
-    """Return what was measured of each method and sparsity beside the dense network, None if nothing was."""
+    """Return the measurements of each method and sparsity beside the dense network, None if there are none."""
     if not any(cell.bytes for cell in one.table):
         return None
 
@@ -130,7 +130,7 @@ def measured_table(one: Experiment) -> Table | None:
 
 
 def difference_table(one: Experiment, found: Sequence[Difference]) -> Table:
-    """Return how far each method stays behind the best of its sparsity."""
+    """Return how far each method is behind the best at its sparsity."""
 
     def row(gap: Difference) -> list[Entry]:
         return [
@@ -144,7 +144,7 @@ def difference_table(one: Experiment, found: Sequence[Difference]) -> Table:
 
     head = ["method", "sparsity", "best", "behind it (points)", "95 % interval", "seeds", "significant"]
     ordered = sorted(found, key=lambda gap: (gap.sparsity, gap.mean))
-    return _with_csv(f"Differences to the best of {one.title}", head, [(gap.method, row(gap)) for gap in ordered])
+    return _with_csv(f"Differences from the best of {one.title}", head, [(gap.method, row(gap)) for gap in ordered])
 
 
 def spectra_table(name: str, spectra: Sequence[Spectrum]) -> Table:

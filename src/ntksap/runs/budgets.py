@@ -1,4 +1,4 @@
-"""What pruning, inference and training cost by each method at each sparsity, in multiply-adds."""
+"""What pruning, inference and training cost with each method at each sparsity, in multiply-adds."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ class BudgetRow:
     evaluated: Budget
 
     def values(self) -> dict[str, Any]:
-        """Return it as plain values, one per column."""
+        """Return the row as plain values, one per column."""
         found: dict[str, Any] = {"method": self.method, "sparsity": self.sparsity, "inference_flops": self.inference}
         for name, budget in (("paper", self.paper), ("evaluated", self.evaluated)):
             for part in ("pruning", "training", "total"):
@@ -49,15 +49,15 @@ def budget_rows(
     seed: int = 0,
     on_progress: OnProgress = lambda progress: None,
 ) -> list[BudgetRow]:
-    """Prune by each method to each sparsity and count; the first row is the dense net.
+    """Prune with each method to each sparsity and count multiply-adds; the first row is the dense net.
 
     Args:
         model: with its initial weights.
-        methods, sparsities: each method prunes to each sparsity, since what an inference costs depends on the masks.
+        methods, sparsities: each method prunes to each sparsity, since the cost of an inference depends on the masks.
         epochs, images: training takes this many passes over this many images.
-        input_shape: of one input, without the batch.
-        data: for the methods that need some.
-        options: of single methods, for those that have them.
+        input_shape: the shape of one input, without the batch.
+        data: a data set, for the methods that need one.
+        options: options of single methods, for those that have them.
         seed: decides the draws.
         on_progress: told before each pruning.
     """
@@ -83,7 +83,7 @@ def budget_rows(
 
 
 def budgets_to_csv(rows: Sequence[BudgetRow]) -> str:
-    """Return the rows as text, a line each."""
+    """Return the rows as CSV text, one line each."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0].values(), lineterminator="\n")
     writer.writeheader()

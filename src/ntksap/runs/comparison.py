@@ -15,7 +15,7 @@ from ntksap.training import Recipe
 OnEvent: TypeAlias = Callable[[Event], object]
 
 UNSTRUCTURED = "unstructured"
-"""The pattern that is none: single weights."""
+"""The name for no pattern: single weights."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def grid(
         sparsities, seeds: each method prunes to each sparsity with each seed.
         recipe: how to train.
         sanity: checks to add for each method ("shuffle", "reinit", "invert").
-        options: of single methods, for those that have them.
+        options: options of single methods, for those that have them.
         patterns: names of patterns, or "unstructured".
-        thin: also the thin network at each sparsity, and with the pattern "channel" random channels at the same widths.
-        budget, round_to: of the pattern "channel", and the budget of the thin network too.
+        thin: add the thin network at each sparsity, and with the pattern "channel" random channels at the same widths.
+        budget, round_to: for the pattern "channel"; the budget is also that of the thin network.
         pruning: what else `pruning_for` takes (allocation, places, rescale), the same for every method.
     """
     if (budget, round_to) != ("weights", 1) and not thin and CHANNEL not in patterns:
@@ -87,7 +87,7 @@ def grid(
             )
             if not (
                 check == "invert" and variant.get("places", "score") != "score"
-            )  # places without scores have no lowest
+            )  # places without scores have no lowest ones
         ]
     )
 
@@ -104,7 +104,7 @@ def prunings(
     own = options_by_method(methods, options)
     for method in methods:
         if data is None and not method_named(method).data_free:
-            raise InputError(f"method {method!r} needs data: add --data, or leave it out of --methods")
+            raise InputError(f"method {method!r} needs data: add --data, or omit it from --methods")
     return [
         pruning_for(method=method, sparsity=sparsity, seed=seed, options=own[method])
         for method, sparsity in itertools.product(methods, sparsities)
@@ -112,19 +112,19 @@ def prunings(
 
 
 def options_by_method(methods: Sequence[str], options: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return for each method those of the options that it has; one that none of them has is an error."""
+    """Return, for each method, those of the options that it has; an option that no method has is an error."""
     given = options or {}
     known = {method: method_named(method).options for method in methods}
     for name in given:
         if not any(name in own for own in known.values()):
-            raise InputError(f"none of {', '.join(methods)} has an option {name!r}: leave it out")
+            raise InputError(f"none of {', '.join(methods)} has an option {name!r}: omit it")
     return {method: {name: value for name, value in given.items() if name in own} for method, own in known.items()}
 
 
 def collect(settings: Sequence[Settings], events: Generator[Event, None, None], on_event: OnEvent) -> Outcome:
-    """Go through a sweep of these runs, tell ``on_event`` all that happens, and return what became of them.
+    """Follow a sweep of these runs, tell ``on_event`` everything that happens, and return what became of them.
 
-    What ends the work, such as Ctrl-C, also stops the sweep; its runs are safe in their folders.
+    Whatever ends the work, such as Ctrl-C, also stops the sweep; its runs are safe in their folders.
     """
     outcome = Outcome({}, {})
     total = len({one.name for one in settings})

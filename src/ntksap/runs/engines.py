@@ -19,17 +19,17 @@ class Engine:
     """Where the runs are carried out."""
 
     engine: Literal["local", "ray"] = "local"
-    """local: in processes of this machine. ray: as tasks of a Ray cluster; they go on elsewhere if a machine dies."""
+    """local: in processes on this machine. ray: as tasks of a Ray cluster; they resume elsewhere if a machine dies."""
     jobs: int | None = None
-    """local: runs at the same time, which share the cores; by default one per core."""
+    """local: how many runs to carry out at the same time; they share the cores; by default one per core."""
     address: str | None = None
     """ray: host:port of a cluster that this machine belongs to, or auto; by default Ray is started here and stopped."""
     cpus: int | None = None
-    """ray: CPUs, and so threads, of one run; by default 1."""
+    """ray: CPUs, and hence threads, of one run; by default 1."""
     gpus: float | None = None
     """ray: GPUs of one run; by default 1 on a cuda device."""
     store: str | None = None
-    """A URL such as s3://bucket/folder: finished runs are copied there, and those there already are not done again."""
+    """A URL such as s3://bucket/folder: finished runs are copied there, and those already there are not done again."""
 
     def sweep(self, plan: Sequence[Settings], root: Path, place: Place) -> Generator[Event, None, None]:
         """Check the arguments and return what will happen to the runs."""

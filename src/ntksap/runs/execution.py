@@ -1,6 +1,6 @@
-"""A run: from initial weights over masks to test accuracy, in a folder of its own (see `ntksap.runs.folder`).
+"""A run: from initial weights through masks to test accuracy, in a folder of its own (see `ntksap.runs.folder`).
 
-A run may end with its masks: what a pruned network would cost needs no training, and often no data.
+A run may end with its masks: to say what a pruned network would cost takes no training, and often no data.
 """
 
 from dataclasses import asdict
@@ -45,10 +45,10 @@ def run(
 ) -> dict[str, Any]:
     """Carry out a run in ``root``, or resume it, and return its result; a finished one is only read.
 
-    With a ``group``, every process of it makes this call and they share the work; the first one writes, all of them
-    must see the folder. A run may resume with another number of processes than it began with.
+    With a ``group``, every process in it makes this call and they share the work; the first one writes, and all of them
+    must see the folder. A run may resume with a different number of processes than it began with.
 
-    Raises `BusyError` if another process is at it. Any other error is also written to ``error.json``.
+    Raises `BusyError` if another process is working on it. Any other error is also written to ``error.json``.
     """
     place, ranks = place or Place(), Ranks(group)
     result = carry_out(_work, settings, root, place, on_progress, ranks)
@@ -101,9 +101,9 @@ def prune_only(
     input_shape: tuple[int, int, int],
     classes: int,
 ) -> dict[str, Any]:
-    """Prune as `run` would, resumable in the same way, and return what is known of the masks.
+    """Prune as `run` would, resumable in the same way, and return what is known about the masks.
 
-    Data is read only where the method needs it; the shapes say what the model looks like without it.
+    Data is read only where the method needs it; without it, the shapes say what the model looks like.
     """
 
     def work(settings: Settings, folder: Path, place: Place, on_progress: OnProgress, ranks: Ranks) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def prune_only(
 
 
 def facts(masks: Masks | None, flops: Cost) -> dict[str, Any]:
-    """Return what a result says of its masks."""
+    """Return what a result says about its masks."""
     return {
         "kept": masks.kept if masks else None,
         "total": masks.total if masks else None,
@@ -176,7 +176,7 @@ def _trained(
     on_progress: OnProgress,
     ranks: Ranks,
 ) -> tuple[list[dict[str, Any]], Masks | None]:
-    """Train from the last epoch that was saved; return the records of all epochs, and the masks if these changed."""
+    """Train from the last epoch that was saved; return the records of all epochs, and the masks if they changed."""
     metrics, checkpoint = folder / "metrics.jsonl", folder / "checkpoint.safetensors"
     state = TrainState(
         model,

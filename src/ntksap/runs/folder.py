@@ -10,15 +10,15 @@ A run is a folder named by its settings:
 - ``checkpoint.safetensors``: the training after the last epoch (``epoch-N.safetensors``: after epoch N, if asked)
 - ``result.json``: there exactly when the run is finished
 - ``error.json``: why the last attempt failed, if it did
-- ``tensorboard/``, ``wandb/``: logs, if asked, which are made of the records
+- ``tensorboard/``, ``wandb/``: logs, if asked for, which are made from the records
 - ``lock``, ``owner``: the lock, and while it is held the number of the process that holds it
 
-Each file is replaced as a whole, so a process that is killed at any moment leaves a folder to resume from. What is done
-again after that is the work since the last file, and it ends in the same bits.
+Each file is replaced as a whole, so a process that is killed at any moment leaves a folder to resume from. Only the
+work since the last file is then done again, and it ends in the same bits.
 
-Each file but ``error.json`` holds a hash of its contents, and one that does not have it any more is an error that says
-which file to remove, so that the same command does its part of the work again. Files of before there were hashes are
-taken as they are.
+Each file except ``error.json`` holds a hash of its contents. One that no longer matches is an error that says which
+file to remove, so that the same command does its part of the work again. Files from before there were hashes are taken
+as they are.
 """
 
 import json
@@ -57,12 +57,12 @@ _OF_TRAINING = ("top1", "top5", "test_loss", "train_loss", "train_accuracy", "tr
 
 
 class BusyError(NtksapError, RuntimeError):
-    """Another process works on the run."""
+    """Another process is working on the run."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far some work is: ``done`` of ``total`` units of a stage, such as rounds of "prune" or epochs of "train"."""
+    """How far some work has got: ``done`` of ``total`` units of a stage, such as rounds of "prune"."""
 
     stage: str
     done: int
@@ -83,7 +83,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run finds its data and works; none of it changes the result.
+    """Where a run works and finds its data; none of it changes the result.
 
     (Except that sums of floating-point numbers depend in their last bits on the device and the number of threads.)
     """
@@ -95,13 +95,13 @@ class Place:
     keep_epochs: tuple[int, ...] = ()
     """Keep the checkpoint after these epochs as ``epoch-N.safetensors``; 0 is before training."""
     sync_norm: bool = True
-    """With several processes, BatchNorm takes its statistics over all of them. Without, the result changes a little."""
+    """With several processes, BatchNorm takes its statistics over all of them; otherwise results differ a little."""
     micro_batch: int | None = None
     """Inputs that scores are computed on at a time; by default a whole batch, and less if memory runs out."""
     other_kernels: bool = False
     """Resume a run that began with other kernels (see `ntksap.net.kernels`). The result then says so."""
     log: tuple[str, ...] = ()
-    """What else takes the records of training, see `ntksap.runs.logs`: "tensorboard", "wandb"."""
+    """Where else to log training, see `ntksap.runs.logs`: "tensorboard", "wandb"."""
 
     def __post_init__(self) -> None:
         check_logs(self.log)
@@ -116,9 +116,9 @@ Work: TypeAlias = Callable[[Settings, Path, Place, OnProgress, Ranks], dict[str,
 def carry_out(
     work: Work, settings: Settings, root: str | Path, place: Place, on_progress: OnProgress, ranks: Ranks = ALONE
 ) -> dict[str, Any]:
-    """Do ``work`` in the folder that the settings name, write and return its result; what is finished is only read.
+    """Do ``work`` in the folder that the settings name, write and return its result; a finished one is only read.
 
-    Of several processes the first holds the lock and writes.
+    Of several processes, the first holds the lock and writes.
     """
     folder = Path(root) / settings.name
     usable_device(place.device)
@@ -144,7 +144,7 @@ def carry_out(
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Return the result of a finished run, None if it is not finished; `DamageError` if the file holds none."""
+    """Return the result of a finished run, None if it is not finished; `DamageError` if the file holds no result."""
     path = folder / "result.json"
     try:
         return checked_result(path.read_bytes(), folder.name)
@@ -157,7 +157,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def checked_result(content: bytes, name: str) -> dict[str, Any]:
-    """Return the result of the run ``name`` from what its file holds; ValueError if that is no such result."""
+    """Return the result of the run ``name`` from the contents of its file; ValueError if it is not such a result."""
     try:
         result = unsealed(json.loads(content))
     except RecursionError:
@@ -167,7 +167,7 @@ def checked_result(content: bytes, name: str) -> dict[str, Any]:
     trained = _OF_TRAINING if any(key in result for key in _OF_TRAINING) else ()
     for key in (*_NUMBERS, *trained):
         if not isinstance(result.get(key), int | float):
-            raise ValueError(f"{key} is missing or no number")
+            raise ValueError(f"{key} is missing or not a number")
     if not isinstance(result.get("method"), str) or not isinstance(result.get("mask_sha256"), str | None):
         raise ValueError("method or mask_sha256 is missing")
     if not isinstance(result.get("collapsed"), list) or not isinstance(result.get("layers"), list):
@@ -203,7 +203,7 @@ def kept_name(epoch: int) -> str:
 def _kernels(folder: Path, place: Place) -> str:
     """Return whose kernels the run will have been computed with; raises `InputError` if they change without consent.
 
-    Folders of earlier versions may not say with which they began; then nobody can tell.
+    Folders of earlier versions may not say which ones they began with; then there is no way to tell.
     """
     now, before = provenance(), read_kernels(folder / "settings.toml")
     begun = any(folder.glob("*.safetensors"))
@@ -211,9 +211,9 @@ def _kernels(folder: Path, place: Place) -> str:
         return before if begun and before else now
     if not place.other_kernels:
         raise InputError(
-            f"{folder.name} began with the kernels of {before} and would go on with those of {now}, which round "
-            "otherwise: the result would be that of neither. Bring them back (a C compiler, NTKSAP_NATIVE), begin "
-            "anew elsewhere, or insist with --other-kernels"
+            f"{folder.name} began with the kernels of {before} and would carry on with those of {now}, which round "
+            "differently: the result would be that of neither. Restore them (a C compiler, NTKSAP_NATIVE), begin "
+            "again elsewhere, or insist with --other-kernels"
         )
     return f"{before}{_THEN}{now}"
 
@@ -224,7 +224,7 @@ _THEN = ", then "
 def _begun(settings: Settings, folder: Path, kernels: str) -> dict[str, Any] | None:
     """Tidy up what an earlier attempt left, and describe the run; return its result if it is finished after all."""
     for left_over in folder.glob(f"{TEMPORARY}*"):
-        with suppress(OSError):  # what cannot be removed is in nobody's way
+        with suppress(OSError):  # what cannot be removed does no harm
             left_over.unlink()
     write_atomically(folder / "settings.toml", settings.to_toml(kernels))
     return read_result(folder)
@@ -239,7 +239,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         who = owner.read_text() if owner.exists() else "unknown"
-        raise BusyError(f"{folder.name} is being worked on already, by process {who}") from None
+        raise BusyError(f"{folder.name} is already being worked on, by process {who}") from None
     except (IsADirectoryError, PermissionError) as error:
         raise StorageError(
             f"cannot open {folder / 'lock'}: {error.strerror}. It must be a file that can be written: remove what is "

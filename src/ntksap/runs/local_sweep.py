@@ -30,7 +30,7 @@ def sweep(
     """Carry out the runs in ``root`` in ``jobs`` processes, which share the cores, and yield what happens.
 
     ``task`` is what a process does with settings: `run`, or `prune_only` with its shapes filled in.
-    Finished runs are skipped, begun ones resume. Closing the iterator stops the processes; nothing is lost by that.
+    Finished runs are skipped, unfinished ones resume. Closing the iterator stops the processes; nothing is lost.
     """
     work = Work(Path(root), place or Place(), max(1, cores() // jobs), store, task=task)
     waiting = deque((yield from skip_finished(settings, work)))

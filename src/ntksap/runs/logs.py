@@ -1,7 +1,7 @@
 """The records of training for those who watch it in TensorBoard or Weights & Biases.
 
-A log is made of the records alone: whoever opens it begins it anew with those that there are, so that a run that was
-killed and resumed has each epoch once. ``metrics.jsonl`` stays the truth.
+A log is made from the records alone: each time it is opened it is rewritten from those that exist, so that a run that
+was killed and resumed has each epoch once. ``metrics.jsonl`` stays the truth.
 """
 
 import importlib.util
@@ -20,17 +20,17 @@ Add: TypeAlias = Callable[[Record], object]
 
 
 def check_logs(names: Sequence[str]) -> None:
-    """Raise `InputError` for a log that is not known, or whose package is not installed."""
+    """Raise `InputError` for an unknown log, or one whose package is not installed."""
     for name in names:
         if name not in LOGS:
             raise unknown("log", name, LOGS)
         if importlib.util.find_spec(name) is None:
-            raise InputError(f"--log {name} needs a package that is not here: pip install 'ntksap[{name}]'")
+            raise InputError(f"--log {name} needs a package that is not installed: pip install 'ntksap[{name}]'")
 
 
 @contextmanager
 def opened_logs(names: Sequence[str], folder: Path, settings: Settings, records: Sequence[Record]) -> Iterator[Add]:
-    """Begin the logs of a run in its folder with the records that there are; give a function that adds one to each."""
+    """Begin the logs of a run in its folder with the records so far; yield a function that adds a record to each."""
     with ExitStack() as stack:
         logs = []
         for name in names:
@@ -67,7 +67,7 @@ def _tensorboard(folder: Path, settings: Settings, seconds: float) -> Iterator[A
 
 @contextmanager
 def _wandb(folder: Path, settings: Settings, seconds: float) -> Iterator[Add]:
-    """``wandb/`` in the folder, without network; ``wandb sync`` uploads it where its owner wants that."""
+    """``wandb/`` in the folder, offline; ``wandb sync`` uploads it if its owner wants that."""
     import wandb
 
     log = wandb.init(
@@ -90,4 +90,4 @@ def _numbers(record: Record) -> dict[str, float]:
 
 
 LOGS = {"tensorboard": _tensorboard, "wandb": _wandb}
-"""Name, which is that of the package and of what it leaves in the folder → how it is opened."""
+"""Name (of the package, and of what it leaves in the folder) → how it is opened."""

@@ -39,13 +39,13 @@ def make_masks(
 
     Args:
         pruning: the settings; those of a run will do.
-        model: with its initial weights.
-        input_shape: of one input, without the batch.
+        model: the model, with its initial weights.
+        input_shape: the shape of one input, without the batch.
         inputs: makes inputs where numbers of that shape will not do.
-        data: where a method that needs some takes it from, see `pruning_data`.
-        recipe: how a training set is batched and augmented for methods that go through it.
+        data: the data set, for a method that needs one, see `pruning_data`.
+        recipe: how a training set is batched and augmented for methods that read all of it.
         about: what else ``masks.info`` is to say.
-        folder: where to keep ``masks.safetensors``, and ``pruning.safetensors`` while there is work; None: nowhere.
+        folder: where to keep ``masks.safetensors``, and ``pruning.safetensors`` in the meantime; None: nowhere.
         place: the device, and the size of micro-batches.
         on_progress: told after each round.
         ranks: the processes that share the work.
@@ -110,11 +110,11 @@ def make_masks(
 def pruning_data(pruning: Pruning, data: Dataset, recipe: Recipe | None = None) -> Data:
     """Return what the method needs of ``data``, for ``data=`` of `ntksap.prune`.
 
-    A pruning set of ``samples_per_class`` images of each class, or epochs of the training set: augmented and in
-    batches as the recipe has them (128 images without one), unless the method says how many it wants.
+    A pruning set of ``samples_per_class`` images of each class, or epochs of the training set: augmented and batched
+    as the recipe says (128 images without one), unless the method says how many it wants.
     """
     method, seed = method_named(pruning.method), pruning.seed
-    if not method.streams:  # also for those that need none: some of their options use data
+    if not method.streams:  # even for methods that need none: some of their options use data
         return pruning_batches(data, per_class=pruning.samples_per_class, batch_size=pruning.prune_batch, seed=seed)
     size = method.batch or (recipe.batch if recipe else 128)
     augment = recipe.augment if recipe else True
@@ -128,13 +128,13 @@ def pruning_data(pruning: Pruning, data: Dataset, recipe: Recipe | None = None) 
 def _training(
     pruning: Pruning, data: Dataset | None, recipe: Recipe | None, place: Place, on_progress: OnProgress, ranks: Ranks
 ) -> Train:
-    """Return what trains a network as the run itself will, on the same images: ``train=`` of `ntksap.prune`."""
+    """Return ``train=`` for `ntksap.prune`: it trains a network as the run itself will, on the same images."""
     if data is None or recipe is None:
         raise InputError(
             f"{pruning.method} trains the network again and again and needs data and a recipe: use `ntksap train` or "
             "`ntksap compare`"
         )
-    # Levels hold their masks still; what a recipe regrows, it regrows in the training that follows.
+    # Masks stay fixed within a level; what a recipe regrows, it regrows in the training that follows.
     own = replace(recipe.without_regrowth(), epochs=pruning.options["level_epochs"] or recipe.epochs)
 
     def epochs(module: nn.Module, masks: Masks) -> Iterator[object]:
@@ -155,14 +155,14 @@ def _training(
 
 
 def _load(path: Path | None, pruning: Pruning, model: nn.Module) -> Masks | None:
-    """Return masks of this run, None if there are none; `MaskError` if the file is damaged or of another run."""
+    """Return masks of this run, None if there are none; `MaskError` if the file is damaged or from another run."""
     if path is None or not path.exists():
         return None
     masks = Masks.load(path)
     run = path.parent.name
-    index, rounds = masks.info.get("round"), masks.info.setdefault("rounds", pruning.rounds)  # old files say no rounds
+    index, rounds = masks.info.get("round"), masks.info.setdefault("rounds", pruning.rounds)  # old files lack it
     whole = type(index) is int and 1 <= index <= rounds == pruning.rounds
     if not whole or not isinstance(masks.info.get("seconds"), int | float) or masks.info.get("run", run) != run:
-        raise MaskError(f"{path} is not of this run; remove it, and the same command prunes again")
+        raise MaskError(f"{path} does not belong to this run; remove it, and the same command prunes again")
     masks.check(model)
     return masks

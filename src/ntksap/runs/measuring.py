@@ -1,9 +1,8 @@
 """What a run's network costs, measured: seconds of inference and of a training step beside the dense one, and bytes.
 
-A step of its own after the runs, never in the path of training. ``timings.json`` in a run's folder holds what was
-measured, so that it is measured once. A network with whole channels removed is the plain smaller module that
-`ntksap.compact` makes of it; other masks are at work under `ntksap.sparse_kernels`; dense and thin networks are plain
-torch.
+This is a step of its own after the runs, never part of training. ``timings.json`` in a run's folder holds what was
+measured, so that it is measured only once. A network with whole channels removed is the plain smaller module that
+`ntksap.compact` makes of it; other masks run under `ntksap.sparse_kernels`; dense and thin networks are plain torch.
 """
 
 import json
@@ -13,16 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ntksap import models
 from ntksap._base import DamageError, generator_of, sealed, unsealed, write_json
 from ntksap.net.kernels import sparse_kernels
-from ntksap.pruning import Masks
+from ntksap.pruning import Masks, save_sparse
 from ntksap.runs.execution import run_data
 from ntksap.runs.folder import OnProgress, Place, Progress, locked
 from ntksap.runs.network import network_of
@@ -31,7 +32,7 @@ from ntksap.runs.settings import DENSE, THIN, Settings
 _MEASURED = ("inference_1", "inference_64", "step_64")
 """What is measured: inference of 1 and of 64 inputs, a training step of 64."""
 _LEAST, _MOST, _SECONDS = 3, 31, 5.0
-"""Turns of each, at least and at most, and how long they may take beyond the least."""
+"""The least and the most turns of each, and how long those beyond the least may take."""
 
 Deed = Callable[[], object]
 
@@ -39,7 +40,7 @@ Deed = Callable[[], object]
 def measure(
     plan: list[Settings], root: Path, place: Place, on_progress: OnProgress = lambda progress: None
 ) -> dict[str, dict[str, Any]]:
-    """Return the timings of these runs, which are finished, by name: those that were measured before are only read."""
+    """Return the timings of these finished runs by name: those that were measured before are only read."""
     found = {}
     for index, settings in enumerate(plan):
         folder = root / settings.name
@@ -55,7 +56,7 @@ def measure(
 
 
 def read_timings(folder: Path) -> dict[str, Any] | None:
-    """Return what was measured of a run, None if nothing was; `DamageError` if the file holds something else."""
+    """Return the timings of a run, None if there are none; `DamageError` if the file holds something else."""
     path = folder / "timings.json"
     try:
         return checked_timings(path.read_bytes())
@@ -66,7 +67,7 @@ def read_timings(folder: Path) -> dict[str, Any] | None:
 
 
 def checked_timings(content: bytes) -> dict[str, Any]:
-    """Return the timings that a file holds; ValueError if they are none."""
+    """Return the timings that a file holds; ValueError if it holds none."""
     timings = unsealed(json.loads(content))
     for key in (
         "bytes",
@@ -75,7 +76,7 @@ def checked_timings(content: bytes) -> dict[str, Any]:
     ):
         value = timings.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-            raise ValueError(f"{key} is missing or no usable number")
+            raise ValueError(f"{key} is missing or not a usable number")
     return timings
 
 
@@ -96,14 +97,14 @@ def compared(
     Args:
         own: the network; masks are attached to it, and a few steps of training change its weights.
         masks: its masks, None if it has none or they were cut out.
-        dense: the dense network, which is trained a little, too.
-        shape, classes: of one input, and of the outputs.
+        dense: the dense network, which is trained a little as well.
+        shape, classes: the shape of one input, and the number of outputs.
     """
-    timings: dict[str, Any] = {"threads": torch.get_num_threads()}
-    timings |= {"bytes": file_bytes(own, masks), "dense_bytes": file_bytes(dense, None)}
+    timings: dict[str, Any] = {"threads": torch.get_num_threads(), "dense_bytes": file_bytes(dense, None)}
     images = torch.randn(64, *shape, generator=generator_of("timings"))
     labels = torch.arange(64) % classes
     with _at_work(own, masks) as last:
+        timings["bytes"] = file_bytes(own, masks)
         before, now = _deeds(dense, images, labels, False), _deeds(own, images, labels, last)
         for what in _MEASURED:
             dense_seconds, seconds, ratio = interleaved(before[what], now[what])
@@ -113,7 +114,7 @@ def compared(
 
 @contextmanager
 def _at_work(module: nn.Module, masks: Masks | None) -> Iterator[bool]:
-    """Inside the block, masks are attached and at work; it is given whether images are best with channels last."""
+    """Attach masks and put them to work inside the block; yield whether images are best with channels last."""
     if masks is None:
         yield False
         return
@@ -123,7 +124,7 @@ def _at_work(module: nn.Module, masks: Masks | None) -> Iterator[bool]:
 
 
 def _deeds(module: nn.Module, images: Tensor, labels: Tensor, last: bool) -> dict[str, Deed]:
-    """Return what is measured of a module; ``last``: on images with channels last."""
+    """Return the deeds of a module to be timed; ``last``: on images with channels last."""
     images = images.contiguous(memory_format=torch.channels_last) if last else images
     optimizer = torch.optim.SGD(module.parameters(), 1e-3, momentum=0.9)
 
@@ -142,7 +143,7 @@ def _deeds(module: nn.Module, images: Tensor, labels: Tensor, last: bool) -> dic
 def interleaved(first: Deed, second: Deed) -> tuple[float, float, float]:
     """Return the median seconds of two deeds that take turns, and the median of first ÷ second over the turns.
 
-    What else the machine does meanwhile slows down both, so that the ratio is better known than the seconds.
+    Whatever else the machine does meanwhile slows down both, so that the ratio is known better than the seconds.
     """
     both = (first, second)
     for deed in (*both, *both):  # memory, caches, choices of kernels
@@ -161,9 +162,10 @@ def interleaved(first: Deed, second: Deed) -> tuple[float, float, float]:
 
 
 def file_bytes(module: nn.Module, masks: Masks | None) -> int:
-    """Return the bytes of a module's state dict; with masks, of their bits and the kept values in place of all."""
-    total: int = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
-    for name, mask in (masks.prunable if masks is not None else {}).items():
-        pruned = mask.numel() - int(mask.sum())
-        total += -(-mask.numel() // 8) - pruned * module.get_parameter(name).element_size()
-    return total
+    """Return the bytes of the safetensors file of a module; of a module with masks attached, `save_sparse`'s."""
+    if masks is None:
+        return len(save({name: tensor.detach().clone().contiguous() for name, tensor in module.state_dict().items()}))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        save_sparse(module, masks, path)
+        return path.stat().st_size

@@ -17,7 +17,7 @@ def network_of(
     """Return the module with its initial weights, and the masks that are at work in it.
 
     Where whole channels are removed, it is the smaller module without them, which needs no masks: training it is
-    training the whole one under masks, but for sums of zeros, in less time.
+    training the whole one under masks, except for sums of zeros, in less time.
     """
     seed = seed_of(settings.seed, "reinit") if settings.sanity == "reinit" else settings.seed
     name = model_name(settings, input_shape, num_classes)

@@ -1,4 +1,4 @@
-"""A Ray cluster to work on: one that is there, or this machine alone."""
+"""A Ray cluster to work on: an existing one, or this machine alone."""
 
 import importlib
 import logging
@@ -24,7 +24,7 @@ def cluster(address: str | None, cpus: int, gpus: float) -> Iterator[Any]:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the coming default; without it Ray warns
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default; without it Ray warns
     try:
         ray: Any = importlib.import_module("ray")
         importlib.import_module("ray.util.scheduling_strategies")
@@ -45,7 +45,7 @@ def cluster(address: str | None, cpus: int, gpus: float) -> Iterator[Any]:
 
 
 def _check_address(address: str) -> None:
-    """Raise at once where Ray would try for long."""
+    """Raise at once where Ray would keep trying for a long time."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

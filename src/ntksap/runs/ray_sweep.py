@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster: each run is a task. Ray decides where it runs, and again when its worker or machine dies.
+"""A sweep on a Ray cluster: each run is a task. Ray decides where it runs, and again if its worker or machine dies.
 
 A run's folder is the truth: whoever gets a task resumes from what is there, and the folder's lock keeps two apart.
 """
@@ -37,10 +37,10 @@ def sweep_ray(
     """Carry out the runs in ``root``, each as a Ray task with ``cpus`` threads and ``gpus``, and yield what happens.
 
     address: host:port of a cluster that this machine belongs to, or "auto"; None starts Ray here until the end.
-    gpus: None is 1 on a cuda device and else 0.
+    gpus: None means 1 on a cuda device, otherwise 0.
 
     ``root`` is a folder that all machines share, or else ``store`` brings finished runs here. Finished runs are
-    skipped, begun ones resume. Closing the iterator cancels the tasks; nothing is lost by that.
+    skipped, unfinished ones resume. Closing the iterator cancels the tasks; nothing is lost.
     """
     place = place or Place()
     if gpus is None:
@@ -92,17 +92,17 @@ def _outcome(ray: Any, reference: Any, settings: Settings, work: Work) -> Event:
             work.store.fetch(settings.name, work.root)
     except NtksapError as error:
         outcome = str(error)
-    except ray.exceptions.RayTaskError as error:  # before our code had the word, such as when ntksap is not installed
+    except ray.exceptions.RayTaskError as error:  # before our code ran, such as when ntksap is not installed
         outcome = str(error).strip().splitlines()[-1]
     except ray.exceptions.RayError as error:
-        outcome = f"Ray gave it up after {RETRIES} retries ({type(error).__name__}); run again to resume"
+        outcome = f"Ray gave up on it after {RETRIES} retries ({type(error).__name__}); run again to resume"
     if isinstance(outcome, str):
         return Event(settings, "failed", error=outcome)
     return Event(settings, "finished", result=outcome)
 
 
 class _Mailbox:
-    """An actor beside the sweep that takes how far runs are: if it dies, some news is lost and nothing else."""
+    """An actor beside the sweep that collects the progress of runs: if it dies, some news is lost and nothing else."""
 
     def __init__(self) -> None:
         self._letters: list[tuple[str, Progress | None]] = []
@@ -129,5 +129,5 @@ def _carry_out(settings: Settings, work: Work, mailbox: Any, expected: dict[str,
     if different := [f"{name} {found[name]}" for name in found if name != "python" and found[name] != expected[name]]:
         return f"{host} has {', '.join(different)} where the sweep has {expected}; install the same everywhere"
     if work.store is None and not work.root.is_dir():
-        return f"{work.root} is no folder on {host}; let --out be one that all machines share, or give --store"
+        return f"{work.root} is not a folder on {host}; let --out be one that all machines share, or give --store"
     return work.carry_out(settings, lambda progress: mailbox.put.remote(settings.name, progress))

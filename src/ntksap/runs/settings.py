@@ -77,7 +77,7 @@ class Settings(Pruning):
 
     @property
     def label(self) -> str:
-        """The method as tables and plots name it, with its sanity check."""
+        """The name of the method in tables and plots, with its sanity check."""
         return label_of(self.method, self.sanity)
 
     @property
@@ -92,7 +92,7 @@ class Settings(Pruning):
         return "-".join([*parts, f"seed{self.seed}", digest[:8]])
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values that survive JSON and TOML."""
+        """Return plain values that JSON and TOML can hold."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values
 
@@ -121,7 +121,7 @@ def read_kernels(path: Path) -> str | None:
 
 
 def label_of(method: str, sanity: str) -> str:
-    """Return what tables and plots call a method with a sanity check."""
+    """Return the name of a method with a sanity check in tables and plots."""
     return method if sanity == "none" else f"{method} ({sanity})"
 
 
@@ -203,8 +203,8 @@ def settings_for(
 ) -> Settings:
     """Return checked settings of a run; ``pruning`` as in `pruning_for`.
 
-    The dense run ignores it, the thin one all but the budget; and both what the recipe says of regrowth: they have no
-    masks.
+    The dense run ignores it, the thin one all of it except the budget; both ignore what the recipe says about regrowth:
+    they have no masks.
     """
     model_named(model)  # before a folder is named by it
     if data not in TABLE:
@@ -226,7 +226,7 @@ def settings_for(
 
 
 def versions(kernels: str | None = None) -> dict[str, str]:
-    """Return the versions that a result depends on, and whose kernels (on a CPU) may have computed it."""
+    """Return the versions that a result depends on, and whose kernels may have computed it (on a CPU)."""
     return {
         "ntksap": __version__,
         "python": platform.python_version(),

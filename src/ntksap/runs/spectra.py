@@ -25,7 +25,7 @@ from ntksap.training import read_model
 def spectrum_inputs(data: Dataset | None, shape: tuple[int, ...], count: int, seed: int | None) -> Tensor:
     """Return the inputs that kernels are computed on: test images, or standard normal noise without data.
 
-    Which test images the seed decides; without one, the first.
+    The seed decides which test images; without one, the first.
     """
     if count < 1:
         raise InputError(f"--inputs must be at least 1, not {count}")
@@ -57,14 +57,14 @@ def spectra_at_init(
 
     Args:
         prunings: settings of masks; those of runs will do.
-        model: with its initial weights; it is not changed.
+        model: the model, with its initial weights; it is not changed.
         inputs: what the kernels are computed on.
-        data: for the methods that need some.
-        masks_in: a folder with a folder of masks for each run (`prune_only` makes them); without it, or where there are
-            none yet, they are made.
+        data: a data set, for the methods that need one.
+        masks_in: a folder with a folder of masks for each run (`prune_only` makes them); without it, or where masks are
+            missing, they are made.
         norm, dtype, memory_mib: see `ntksap.ntk`.
         place: the device.
-        on_progress: told before each network, and how far each kernel is.
+        on_progress: told before each network, and how far each kernel has got.
     """
     place, shape = place or Place(), tuple(inputs.shape[1:])
     dense: Kernel | None = None
@@ -116,7 +116,7 @@ def spectra_during(
     settings = read_settings(run / "settings.toml")
     checkpoints = sorted(run.glob("epoch-*.safetensors"))
     if not checkpoints:
-        raise InputError(f"{run} kept no checkpoints on the way; train with --keep-epochs 0,1,2 into another --out")
+        raise InputError(f"{run} kept no checkpoints in training; train with --keep-epochs 0,1,2 into another --out")
     data = load(settings.data, data_dir)
     found = Masks.load(run / "masks.safetensors") if (run / "masks.safetensors").exists() else None
     model, masks = network_of(settings, found, data.input_shape, data.num_classes)
@@ -142,7 +142,7 @@ def spectra_during(
 
 
 def _describe(masks: Masks, kernel: Kernel, dense: Kernel) -> dict[str, Any]:
-    """Return what is worth knowing of a kernel, beside the dense network's, as plain values."""
+    """Return what is worth knowing about a kernel, compared with the dense network's, as plain values."""
     return {
         "kept": masks.kept,
         "collapsed": masks.collapsed,

@@ -1,7 +1,7 @@
 """A store: finished runs under a URL (``s3://bucket/folder``, ``file:///folder``), for machines that share no folder.
 
 It holds the small files of each run: settings, masks, metrics, result; no checkpoints. The result is written last, so
-where it is, the others are. Runs are worked on in folders, never in a store.
+where there is a result, the other files are there too. Runs are worked on in folders, never in a store.
 """
 
 import json
@@ -17,7 +17,7 @@ from ntksap.runs.folder import FINAL_MASKS, checked_result, locked, read_records
 
 _RESULT, _MASKS = "result.json", "masks.safetensors"
 _HASHES = {_MASKS: "mask_sha256", FINAL_MASKS: "final_mask_sha256"}
-"""Mask files, and where a result says which masks they hold; one that it says nothing of does not belong to the run."""
+"""Mask files, and the key under which a result names their masks; a file without one does not belong to the run."""
 _OTHERS = ("settings.toml", *_HASHES, "metrics.jsonl")
 _ONLY_WHILE_WORKING = ("pruning.safetensors", "checkpoint.safetensors", "error.json")
 
@@ -29,11 +29,11 @@ class Store:
     url: str
 
     def check(self) -> None:
-        """Raise an error that tells what to do unless the store can be written."""
+        """Raise an error that says what to do unless the store can be written to."""
         if "://" not in self.url:
             raise InputError(f"a store is a URL such as s3://bucket/folder or file:///folder, not {self.url!r}")
         if self.url.startswith("memory://"):
-            raise InputError("memory:// is gone when a process ends, so it cannot be a store; file:///folder can")
+            raise InputError("memory:// is gone when a process ends, so it cannot be a store: use file:///folder")
         self._write("store.json", json.dumps({"holds": "runs of ntksap"}).encode())
 
     def finished(self) -> set[str]:
@@ -77,12 +77,12 @@ class Store:
         return stored
 
     def _check_copy(self, name: str, folder: Path, stored: dict[str, Any]) -> None:
-        """Raise, and remove what was copied, unless it is what the result speaks of."""
+        """Raise, and remove what was copied, unless it is what the result names."""
         doing = ""
         try:
             for doing, key in _HASHES.items():
                 if stored.get(key) is not None and Masks.load(folder / doing).sha256 != stored[key]:
-                    raise ValueError("the result speaks of other masks")
+                    raise ValueError("the result names other masks")
             if "top1" in stored:
                 doing = "metrics.jsonl"
                 read_records(folder / doing, stored["recipe"]["epochs"])
@@ -114,7 +114,7 @@ class Store:
             system.pipe_file(f"{path}/{name}", content)
 
     def _open(self) -> tuple[Any, str]:
-        """Return the file system, which fsspec keeps, and the path in it."""
+        """Return the file system, which fsspec caches, and the path in it."""
         import fsspec
 
         try:
@@ -138,11 +138,11 @@ class Store:
 
 
 def _whole(content: bytes) -> bool:
-    """Whether it is JSON to its end; a result that is being written at this moment is not."""
+    """Whether it is complete JSON; a result that is being written at this moment is not."""
     try:
         json.loads(content)
     except RecursionError:
-        return True  # whatever it is, no result
+        return True  # whatever it is, it is not a result
     except ValueError:
         return False
     return True

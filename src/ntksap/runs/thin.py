@@ -18,9 +18,9 @@ def thin_model(name: str, sparsity: float, budget: str, input_shape: tuple[int, 
 
     Args:
         name: a model of the table.
-        sparsity: by which share it is cheaper.
+        sparsity: the share by which it is cheaper.
         budget: what is counted: prunable ``"weights"``, or ``"multiply-adds"`` of one inference.
-        input_shape, num_classes: of the data.
+        input_shape, num_classes: those of the data.
 
     Raises `InputError` if even one channel costs more than twice what is asked for.
     """

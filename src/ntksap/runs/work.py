@@ -26,16 +26,16 @@ class Event:
     result: dict[str, Any] | None = None
     error: str | None = None
     runs: int = 0
-    """How many runs the sweep has; known to those who are told, see `ntksap.runs.comparison.collect`."""
+    """How many runs the sweep has; filled in by `ntksap.runs.comparison.collect`."""
 
 
 Task: TypeAlias = Callable[[Settings, Path, Place, OnProgress], dict[str, Any]]
-"""(settings, root, place, on_progress) → result, written to a folder in root; it must survive pickling."""
+"""(settings, root, place, on_progress) → result, written to a folder in root; it must be picklable."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What those who carry out runs must know besides the settings; it can be sent to another process."""
+    """What is needed to carry out runs besides their settings; it can be sent to another process."""
 
     root: Path
     place: Place
@@ -43,7 +43,7 @@ class Work:
     store: Store | None = None
     task: Task = run
     patience: float = 0.0
-    """Seconds to wait for a run that another process is at."""
+    """Seconds to wait for a run that another process is working on."""
 
     def carry_out(self, settings: Settings, on_progress: OnProgress) -> dict[str, Any] | str:
         """Return the result of a run, or the text of the error that ended it."""
@@ -84,7 +84,7 @@ def skip_finished(settings: Sequence[Settings], work: Work) -> Generator[Event, 
                 if result is not None and one.name not in stored:
                     work.store.publish(work.root / one.name)
                 elif result is None and one.name in stored:
-                    with suppress(BusyError):  # whoever is at it here will find it, too
+                    with suppress(BusyError):  # whoever is working on it here will find it, too
                         result = work.store.fetch(one.name, work.root)
             if result is not None and work.task is run:
                 complete_logs(one, work.root / one.name, work.place)

@@ -1,8 +1,9 @@
 """Training: the loop, recipes, checkpoints."""
 
 from ntksap.training.checkpoint import read_model
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe, load_recipe, not_default
+from ntksap.training.state import TrainState
 
 __all__ = [
     "Recipe",

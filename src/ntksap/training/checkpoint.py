@@ -1,4 +1,4 @@
-"""A training on disk: one safetensors file that is whole, ours and of this very training, or an error."""
+"""A training on disk: one safetensors file that is whole, ours and from this very training, or an error."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ _MASK = "mask."
 
 
 class CheckpointError(NtksapError, ValueError):
-    """A checkpoint that is damaged, not ours, or of another model or training."""
+    """A checkpoint that is damaged, not ours, or from another model or training."""
 
 
 def write_checkpoint(
@@ -38,8 +38,8 @@ def write_checkpoint(
     Tensors: ``model.<name>`` for each parameter and buffer, and ``optimizer.<key>.<name>`` for each tensor that the
     optimizer holds for a parameter (such as ``optimizer.momentum_buffer.fc.weight``, or Adam's ``step``); and
     ``mask.<name>`` for each of ``masks``, where they change during training.
-    Metadata: JSON with the epoch, a hash of all there is, and ``identity``, the plain values that say which training
-    this is; ``kernels``, whose kernels were in use, if that is known; and ``choices``, which way each layer went.
+    Metadata: JSON with the epoch, a hash of everything, and ``identity``, the plain values that say which training this
+    is; ``kernels``, whose kernels were in use, if that is known; and ``choices``, which way each layer went.
     """
     tensors = {f"model.{name}": tensor for name, tensor in _model_tensors(model).items()}
     for name, parameter in model.named_parameters():
@@ -65,28 +65,29 @@ def read_checkpoint(
     kernels: str | None = None,
     masks: Mapping[str, Tensor] | None = None,
 ) -> tuple[int, dict[str, Tensor], dict[str, str] | None]:
-    """Put a training back as `write_checkpoint` found it and return its epoch, masks and choices.
+    """Restore a training to the state that `write_checkpoint` saved and return its epoch, masks and choices.
 
     On an error nothing is changed.
 
-    ``masks``: what it must hold masks like, by names, shapes and numbers of kept weights; None if it must hold none.
+    ``masks``: the checkpoint's masks must have the same names, shapes and numbers of kept weights as these; None if it
+    must hold none.
 
-    ``kernels``: whose kernels are in use now, to be refused if the checkpoint names others (those written by earlier
-    versions name none); None to take it as it is.
+    ``kernels``: whose kernels are in use now; a checkpoint that names others is refused (those written by earlier
+    versions name none). None accepts any.
     """
     tensors, facts = _read(path)
     if kernels and facts.get("kernels", kernels) != kernels:
         raise CheckpointError(
-            f"{path} was written with the kernels of {facts['kernels']}; here are those of {kernels}, which round "
-            "otherwise. Bring the former back (a C compiler, NTKSAP_NATIVE), or insist: load(…, other_kernels=True)"
+            f"{path} was written with the kernels of {facts['kernels']}; those here are of {kernels}, which round "
+            "differently. Restore the former (a C compiler, NTKSAP_NATIVE), or insist: load(…, other_kernels=True)"
         )
     choices = facts.get("choices")
     if choices is not None and not (isinstance(choices, dict) and all(isinstance(w, str) for w in choices.values())):
-        raise CheckpointError(f"{path} is no checkpoint of ours: its choices are none")
+        raise CheckpointError(f"{path} is not a checkpoint of ours: its choices are not valid")
     here, there = json.loads(json.dumps(dict(identity))), facts["identity"]
     for key in sorted(here.keys() | there.keys()):
         if (other := there.get(key, _DEFAULT)) != (wanted := here.get(key, _DEFAULT)):
-            raise CheckpointError(f"{path} is of another training: {key} is {other!r} there and {wanted!r} here")
+            raise CheckpointError(f"{path} is from another training: {key} is {other!r} there and {wanted!r} here")
     own, held = _model_tensors(model), _held(path, tensors, model)
     found = _masks(tensors)
     _check_masks(path, found, masks or {})
@@ -96,9 +97,9 @@ def read_checkpoint(
     for full_name in sorted(others):
         _, key, name = [*full_name.split(".", 2), "", ""][:3]
         if name not in parameters:
-            raise CheckpointError(f"{path} is of another training: parameter {name!r} was trained there, not here")
+            raise CheckpointError(f"{path} is from another training: parameter {name!r} was trained there, not here")
         if tensors[full_name].shape not in (parameters[name].shape, torch.Size()):
-            raise CheckpointError(f"{path} is of another training: {full_name!r} does not have its parameter's shape")
+            raise CheckpointError(f"{path} is from another training: {full_name!r} does not have its parameter's shape")
         # As the optimizer makes them: counters on the CPU, everything else laid out in memory like its parameter.
         like = tensors[full_name] if key == "step" else parameters[name].detach()
         states.setdefault(parameters[name], {})[key] = torch.empty_like(like).copy_(tensors[full_name])
@@ -111,7 +112,7 @@ def read_checkpoint(
 
 
 def read_model(path: str | Path, model: nn.Module) -> tuple[int, dict[str, Tensor]]:
-    """Put the weights and buffers of a checkpoint into ``model``, of whatever training it is.
+    """Put the weights and buffers of a checkpoint into ``model``, whatever training it is from.
 
     Returns its epoch, and its masks if they changed during that training.
     """
@@ -134,11 +135,11 @@ def _check_masks(path: str | Path, found: Mapping[str, Tensor], wanted: Mapping[
         for masks in (found, wanted)
     )
     if there != here:
-        raise CheckpointError(f"{path} is of another training: its masks keep other numbers of weights than those here")
+        raise CheckpointError(f"{path} is from another training: its masks keep different numbers of weights")
 
 
 def _held(path: str | Path, tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that are the model's, by name; an error if they are another model's."""
+    """Return the tensors that belong to the model, by name; an error if they belong to another."""
     held = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
     _check_same(path, held, _model_tensors(model))
     return held
@@ -164,12 +165,12 @@ def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if _FORMAT not in metadata:
-                raise CheckpointError(f"{path}: a safetensors file, but no checkpoint of ours (format {_FORMAT!r})")
+                raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of ours (format {_FORMAT!r})")
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         header = json.loads(metadata[_FORMAT])
         whole = header["sha256"] == _hash(tensors, header["facts"])
         if type(header["facts"]["epoch"]) is not int or not isinstance(header["facts"]["identity"], dict):
-            raise ValueError("it does not say of which training it is")
+            raise ValueError("it does not say which training it is from")
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; checkpoints are written by TrainState.save") from None
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -187,10 +188,10 @@ _AGAIN = "take another copy, or remove it to train again from the start"
 def _check_same(path: str | Path, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     for name in sorted(held.keys() ^ own.keys()):
         here, there = ("no", "a") if name in held else ("a", "no")
-        raise CheckpointError(f"{path} is of another model: it has {there} tensor {name!r}, this model has {here} such")
+        raise CheckpointError(f"{path} is from another model: it has {there} tensor {name!r}, this model has {here}")
     for name, tensor in own.items():
         if (tensor.shape, tensor.dtype) != (held[name].shape, held[name].dtype):
             raise CheckpointError(
-                f"{path} is of another model: {name!r} is {tuple(held[name].shape)} {held[name].dtype} there and "
+                f"{path} is from another model: {name!r} is {tuple(held[name].shape)} {held[name].dtype} there and "
                 f"{tuple(tensor.shape)} {tensor.dtype} here"
             )

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_type_hints
 from ntksap._base import InputError, check_keys, check_value, fill, toml, unknown
 
 RECIPES = Path(__file__).parent / "recipes"
-_FLOAT32 = 3.4e38  # what optimizers multiply weights by must fit
+_FLOAT32 = 3.4e38  # factors that optimizers multiply weights by must be below
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Recipe:
     epochs: int
     """Passes over the training images."""
     batch: int
-    """Images per optimiser step; the last step of an epoch takes those that are left."""
+    """Images per optimizer step; the last step of an epoch takes those that are left."""
     lr: float
     """Learning rate: the initial one of "step", the highest one of "one-cycle"."""
     optimizer: Literal["sgd", "nesterov", "adamw"] = "sgd"
@@ -31,23 +31,23 @@ class Recipe:
     momentum: float = 0.9
     """Momentum of SGD; β₁ of AdamW (whose β₂ is 0.999)."""
     weight_decay: float = 0.0
-    """Of every trained parameter: L2 in SGD, decoupled in AdamW."""
+    """Weight decay of every trained parameter: L2 in SGD, decoupled in AdamW."""
     schedule: Literal["step", "one-cycle"] = "step"
     """Divide the learning rate at some epochs, or raise it linearly from 0 and lower it linearly to 0."""
     drops: tuple[int, ...] = ()
     """Schedule "step": after this many epochs the rate is divided. Drops after the last epoch never happen."""
     drop_factor: float = 10.0
-    """Schedule "step": by how much."""
+    """Schedule "step": what the rate is divided by."""
     warmup: float = 0.25
     """Schedule "one-cycle": the share of all steps in which the rate rises, 0 ≤ warmup < 1."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the layers' arithmetic; weights and loss are always float32."""
+    """Precision of the layers' arithmetic; weights and loss are always float32."""
     channels_last: bool = False
     """Hold images and convolution weights with channels innermost."""
     compile: bool = False
     """Run the model through torch.compile."""
     augment: bool = True
-    """Crop and mirror training images at random, as the data set does it."""
+    """Crop and mirror training images at random, in the way of the data set."""
     regrow: Literal["none", "set", "rigl"] = "none"
     """Move some of the kept weights of each layer now and then: where chance (SET) or the gradient (RigL) says."""
     regrow_every: int = 100
@@ -85,7 +85,7 @@ class Recipe:
             (
                 "drop_factor",
                 self.drop_factor > 1 and len(self.drops) * math.log10(self.drop_factor) > 300,
-                "less: so many drops by so much leave no learning rate",
+                "smaller: this many drops by this much leave no learning rate",
             ),
             ("warmup", not 0 <= self.warmup < 1, "0 or more and less than 1"),
             ("regrow_every", self.regrow_every < 1, "at least 1"),
@@ -107,7 +107,7 @@ def not_default(record: Any) -> dict[str, Any]:
 
 
 def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
-    """Return the learning rate of optimiser step ``step``, counted from 0 over the whole training.
+    """Return the learning rate of optimizer step ``step``, counted from 0 over the whole training.
 
     "step": lr / drop_factor^(drops that are over), a function of the epoch ⌊step / steps_per_epoch⌋ alone.
 
@@ -127,7 +127,7 @@ def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
 
 
 def load_recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Return a recipe that comes with the package, or that of a TOML file of your own, with some settings replaced.
+    """Return a recipe that comes with the package, or one from your own TOML file, with some settings replaced.
 
     A `Path`, or text that ends in ``.toml`` or has a slash, is a file; other text is a name.
 

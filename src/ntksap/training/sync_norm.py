@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class _Normalise(torch.autograd.Function):
     """y = γ·x̂ + β, x̂ = (x − μ)/√(σ² + eps), with μ and σ² over all N entries of a channel in all processes.
 
-    Backward, with dy's sums over all processes: dx = γ/√(σ² + eps) · (dy − Σ dy/N − x̂ · Σ (dy·x̂)/N). Both ways torch's
-    kernels for given statistics do the large tensors.
+    Backward, with dy's sums over all processes: dx = γ/√(σ² + eps) · (dy − Σ dy/N − x̂ · Σ (dy·x̂)/N). In both
+    directions torch's kernels for given statistics handle the large tensors.
     """
 
     @staticmethod

@@ -12,8 +12,9 @@ from ntksap.net.kernels.batch_norm import normalised
 from ntksap.net.kernels.chosen import ChosenConv2d
 from ntksap.net.kernels.compiler import library
 from ntksap.net.kernels.layers import native_layers, sparse_layers
-from ntksap.training.loop import TrainState, train
+from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe
+from ntksap.training.state import TrainState
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
 

@@ -17,24 +17,25 @@ from ntksap.net.layout import FIRST, LAST, Layout
 PROGRAM = Path(__file__).with_name("thin_networks.py")
 
 
-def survive(threads: int, methods: str, widths: str) -> None:
+def surviving(threads: int, methods: str, widths: str) -> str:
+    """What a process says in the end that prunes and trains thin networks, or that and why it died."""
     # Processors with AVX2 and nothing newer are the ones concerned; newer ones can be told to be like them.
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, str(PROGRAM), str(threads), methods, widths]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
-    assert done.stdout == f"{len(widths.split(','))} networks\n"
+    return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr[-2000:]}"
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_thin_networks_are_pruned_and_trained(threads):
-    survive(threads, "snip,ntk-sap,grasp", "2,4,7")
+    assert surviving(threads, "snip,ntk-sap,grasp", "2,4,7") == "3 networks\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_thin_networks_of_every_width_are_pruned_by_every_method_and_trained(threads):
-    survive(threads, ",".join(name for name, method in METHODS.items() if not method.trains), "1,2,3,4,5,6,7,8,9")
+    methods = ",".join(name for name, method in METHODS.items() if not method.trains)
+    assert surviving(threads, methods, "1,2,3,4,5,6,7,8,9") == "9 networks\n"
 
 
 @pytest.mark.parametrize("stride", [(2, 2), (1, 2), (3, 1)])

@@ -27,9 +27,9 @@ MOVES = {
 
 @rule(*VIEWS, *MOVES)
 def move(place: Place, *args: Any, **kwargs: Any) -> Any:
-    """Carry the ids of each axis to the axis of the result on which they stand."""
+    """Carry the ids of each axis to the axis of the result that they end up on."""
     if place.operator in ("pad", "constant_pad_nd"):
-        args = (args[0], args[1])  # what is put around is no channel of any layer, whatever its value
+        args = (args[0], args[1])  # the padding is not a channel of any layer, whatever its value
         kwargs = {}
     flat, spec = tree_flatten((args, kwargs))
     tensors = [index for index, value in enumerate(flat) if isinstance(value, Axes)]
@@ -82,7 +82,7 @@ def _lost(place: Place, present: Ints, moved: Tensor) -> bool:
 
 
 def _read(place: Place, grid: Ints) -> tuple[int | None, Ints]:
-    """Return the axis of ``grid`` on which the ids stand and the id of each of its indices; None for no axis.
+    """Return the axis of ``grid`` that the ids are on and the id of each of its indices; None for no axis.
 
     Where an axis was split in two, ids on one of them stay apart and those along the other are united.
     """
@@ -111,7 +111,7 @@ def _choose(place: Place, core: Ints, varying: Sequence[int]) -> int:
         return core.ndim - 2 if core.shape[-1] == place.owner.head_dim else core.ndim - 1
     counts = [k for k in range(core.ndim) if _counts_heads(place.owner, core.shape[k])]
     if counts and sizes:
-        return counts[-1]  # three heads behind three parts are the heads
+        return counts[-1]  # after three parts, an axis of three is that of the heads
     following = [k for k, dim in enumerate(varying) if sizes.get(dim) == -1]
     if following:
         return following[0]
@@ -148,7 +148,7 @@ def _named_sizes(node: fx.Node) -> dict[int, int]:
 
 
 def _note_sizes(place: Place, carried: dict[int, Ints]) -> None:
-    """Tell the place about axes whose size stands in the arguments."""
+    """Tell the place about axes whose size is among the arguments."""
     if isinstance(place.owner, nn.MultiheadAttention):
         for ids in () if loses_heads(place.owner) else carried.values():
             place.freeze(ids, "attention with other keys, values or added ones is left whole")

@@ -30,7 +30,7 @@ def rule(*names: str, replace: bool = False) -> Callable[[Decorated], Decorated]
     def register(function: Decorated) -> Decorated:
         for name in names:
             if name in RULES and not replace:
-                raise InputError(f"there is a rule for {name!r} already; pass replace=True to put another in its place")
+                raise InputError(f"there is already a rule for {name!r}; pass replace=True to put another in its place")
             RULES[name] = function
         return function
 
@@ -51,7 +51,7 @@ class Place:
     ):
         """Take the node, the whole module, the ids, operators that may be inexact and classes whose sizes are fixed.
 
-        ``apart``: nothing is to be removed, so the groups of a layer need not stay alike.
+        ``apart``: nothing is to be removed, so the groups of a layer need not stay the same size.
         """
         self.node = node
         self.units = units

@@ -44,7 +44,7 @@ def apply(x: Moments, effect: Callable[[Tensor, Tensor, Tensor], Effect]) -> Mom
         known = x.mean.square()
         total = (x.square - known).clamp_min(0)
         shared = (x.cross - known).clamp_min(0)
-        # behind a normalisation or a layer these are zero everywhere; numbers in place of tensors then save most work
+        # after a normalisation or a layer these are zero everywhere; numbers instead of tensors then save most work
         mean = x.mean if x.mean.any() else x.mean.new_zeros(())
         correlation = (shared / total).nan_to_num(nan=0.0).clamp(0, 1) if shared.any() else shared.new_zeros(())
         z = effect(mean, total, correlation)
@@ -99,7 +99,7 @@ def quadrature(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Ten
 
     Where E z² = 0 but φ(0) ≠ 0 there is nothing to be in proportion to, and that constant is left out.
     """
-    centre, deviation = mean.float(), variance.sqrt().float()  # φ itself is what takes time, and single precision does
+    centre, deviation = mean.float(), variance.sqrt().float()  # φ itself takes the time, and single precision suffices
     shape = torch.broadcast_shapes(centre.shape, deviation.shape)
     sums = torch.zeros(8, *shape, dtype=centre.dtype, device=centre.device)
     nodes, weights = _nodes()
@@ -130,7 +130,7 @@ def quadrature(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Ten
 
 
 _SMALL = 2**17
-"""Numbers of which there may be one for each node at once."""
+"""Up to this many numbers, all nodes are evaluated at once."""
 
 
 def _series(sums: list[Tensor], correlation: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def _series(sums: list[Tensor], correlation: Tensor) -> Tensor:
 
 @lru_cache
 def _nodes() -> tuple[list[float], list[float]]:
-    """Points and weights of the mean over N(0, 1): the trapezoidal rule, which for smooth φ is exact to 10⁻⁵ so."""
+    """Points and weights of the mean over N(0, 1): the trapezoidal rule, which for smooth φ is exact to about 10⁻⁵."""
     at = torch.arange(-7, 8, dtype=torch.float64) * 0.6
     weights = torch.exp(-at.square() / 2)
     return at.tolist(), (weights / weights.sum()).tolist()
@@ -154,13 +154,13 @@ def elementwise(function: Callable[[Tensor], Tensor], x: Moments) -> Moments:
 
 @rule("relu")
 def relu(x: Moments, inplace: bool = False) -> Moments:
-    """Exact where x is symmetric, that is behind any layer; Gaussian where a residual stream has a mean."""
+    """Exact where x is symmetric, that is, after any layer; Gaussian where a residual stream has a mean."""
     return apply(x, partial(leaky, 0.0))
 
 
 @rule("leaky_relu")
 def leaky_relu(x: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Moments:
-    """As ReLU."""
+    """Like ReLU."""
     return apply(x, partial(leaky, negative_slope))
 
 
@@ -198,7 +198,7 @@ for _function in _SMOOTH:
 
 @rule("pow")
 def power(x: Moments, exponent: Any) -> Moments:
-    """x² is taken as a statistic held at its mean (as in an RMSNorm written by hand); other powers as any function."""
+    """x² is a statistic held at its mean (as in an RMSNorm written by hand); other powers are like any function."""
     if exponent == 2:
         return square(x)
     return elementwise(lambda z: z**exponent, x)

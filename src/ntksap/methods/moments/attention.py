@@ -12,14 +12,14 @@ from ntksap.methods.moments.uniform import thin, thin_batch, widened
 from ntksap.methods.moments.value import FIELDS, MASKED, Moments, Weight
 
 _CLOSED = -99.0
-"""Logits below have no share: some masks are −100."""
+"""Logits below this have no share: some masks are −100."""
 
 
 @rule("softmax")
 def softmax(x: Moments, dim: int = -1, *args: Any, **kwargs: Any) -> Moments:
     """To first order in the logits, p_j = (1 + x_j − x̄)/n over the n entries that no mask leaves out; approximate.
 
-    What two inputs have in common is at most what one has with itself: where inputs are tokens they have everything.
+    Two inputs have at most as much in common as one has with itself: where inputs are tokens, they share everything.
     """
     shape = x.shape
     x = thin_batch(x) if dim in (-1, len(shape) - 1) else x
@@ -56,7 +56,7 @@ def matmul(a: Any, other: Any) -> Moments:
 
 @rule("bmm")
 def bmm(a: Any, mat2: Any) -> Moments:
-    """As `matmul`."""
+    """Like `matmul`."""
     return matmul(a, mat2)
 
 
@@ -69,7 +69,7 @@ def baddbmm(bias: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: floa
 
 @rule("einsum")
 def einsum(equation: str, *operands: Any) -> Moments:
-    """Of two factors, as a product of independent ones."""
+    """For two factors, a product of independent ones."""
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
         operands = tuple(operands[0])
     if len(operands) != 2:
@@ -139,7 +139,7 @@ def multi_head_attention(
     k_proj_weight: Any = None, v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None,
     average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Moments, Moments | None]:  # fmt: skip
-    """nn.MultiheadAttention (L, N, E) by its parts; padding masks, extra and static keys are left out of account."""
+    """nn.MultiheadAttention (L, N, E) by its parts; padding masks, extra and static keys are ignored."""
     weights = [q_proj_weight, k_proj_weight, v_proj_weight] if use_separate_proj_weight else _thirds(in_proj_weight)
     biases = _thirds(in_proj_bias) if in_proj_bias is not None else [None] * 3
     parts = [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]

@@ -1,4 +1,4 @@
-"""What is known of a net's parameters before they are drawn, without drawing them where the initialiser is known."""
+"""What is known about a net's parameters before they are drawn, without drawing them if the initialiser is known."""
 
 import copy
 import math
@@ -48,7 +48,7 @@ def _values(part: nn.Module, key: str, present: Tensor, root: nn.Module) -> list
     reset = getattr(type(part), "reset_parameters", None) or getattr(type(part), "_reset_parameters", None)
     if reset is None and not present.is_meta:
         return [present.double().cpu()]
-    reset = reset or getattr(root, "_init_weights", None)  # of transformers, for one module
+    reset = reset or getattr(root, "_init_weights", None)  # from transformers, for one module
     drawn = []
     for index in range(_DRAWS):
         twin = copy.copy(part)  # without its children, which may be large
@@ -72,7 +72,7 @@ def _values(part: nn.Module, key: str, present: Tensor, root: nn.Module) -> list
 
 
 def _of(drawn: list[Tensor]) -> Moments:
-    """Return the moments of a fixed value, or over all entries of what differs from draw to draw."""
+    """Return the moments of a fixed value, or, if draws differ, those over all entries."""
     first = drawn[0]
     if any(not torch.equal(first, other) for other in drawn):
         values = torch.stack(drawn)

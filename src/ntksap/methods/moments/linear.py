@@ -99,7 +99,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Moments:
 
 @rule("addmm")
 def addmm(bias: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Moments:
-    """β·bias + α·x @ weight, a linear layer whose weight stands the other way round."""
+    """β·bias + α·x @ weight, a linear layer whose weight is transposed."""
     if alpha != 1:
         mat1 = mul(mat1, alpha)
     if bias is not None and beta != 1:
@@ -110,7 +110,7 @@ def addmm(bias: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1)
 def _convolution(
     function: Callable[..., Tensor], x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
 ) -> Moments:
-    """Exact as to squares with padding, stride and groups; tangents of far positions meet by `cross` alone."""
+    """Squares are exact with padding, stride and groups; tangents of far positions are related by `cross` alone."""
 
     if isinstance(weight, Uniform):
         y = uniform.convolution(function, moments_of(x), weight, args, kwargs)
@@ -154,8 +154,8 @@ def _masked(function: Bilinear, x: Moments, mask: Tensor, scale: Tensor) -> Mome
 class SinglePrecision(torch.autograd.Function):
     """A bilinear function of float64 tensors in float32, each scaled by its maximum.
 
-    Convolutions are several times faster so. Moments are not negative, so nothing cancels and 24 bits stay; scaling
-    keeps numbers that float32 could not hold.
+    This makes convolutions several times faster. Moments are not negative, so nothing cancels and 24 bits remain;
+    scaling saves numbers that float32 could not hold.
     """
 
     @staticmethod
@@ -179,13 +179,13 @@ class SinglePrecision(torch.autograd.Function):
 
 
 def _times(small: Tensor, scale: Tensor) -> Tensor:
-    """small · scale in float32, in two steps of a root each so that the scale alone need not fit."""
+    """small · scale in float32, multiplied by √scale twice, so that the scale itself need not fit."""
     root = scale.sqrt().float()
     return small.mul_(root).mul_(root)
 
 
 def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x over its largest size, in float32, and that size."""
+    """x divided by its largest absolute value, in float32, and that value."""
     size = x.detach().abs().amax()
     size = torch.where(size > 0, size, 1)
     return (x.detach() / size).float(), size

@@ -1,11 +1,11 @@
-"""What torch's functions are called, and which of them say nothing about values or all about them."""
+"""The names of torch's functions, and which of them need no values or ask for nothing else."""
 
 from typing import Any
 
 import torch
 
 ORDERS: dict[Any, str] = {torch.batch_norm: "torch.batch_norm", torch.instance_norm: "torch.instance_norm"}
-"""Functions whose arguments have another order than those of their namesakes."""
+"""Functions whose arguments are in a different order from those of their namesakes."""
 
 ALIASES = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add", "__sub__": "sub", "__isub__": "sub", "__rsub__": "rsub",
@@ -16,7 +16,7 @@ ALIASES = {
     "concatenate": "cat", "special_expit": "sigmoid", "special_erf": "erf", "clip": "clamp", "_softmax": "softmax",
     "special_softmax": "softmax", "mm": "bmm", "arctan": "atan", "moveaxis": "movedim", "fix": "trunc",
 }  # fmt: skip
-"""Names of one function."""
+"""Several names of one function."""
 
 METADATA = {
     "__get__", "__set__", "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "is_contiguous",
@@ -30,7 +30,7 @@ CREATES = {
     "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like", "full_like",
     "empty_like",
 }  # fmt: skip
-"""Make a new tensor in the image of one; its values are known."""
+"""Make a new tensor like another; its values are known."""
 
 LIKE = {"expand_as", "view_as", "reshape_as", "type_as"}
 """Take a shape or a dtype from another tensor."""
@@ -47,4 +47,4 @@ VALUES = {
 """Ask for values, of which only moments are known, or bend at them so that moments say nothing."""
 
 FIRST = ("input", "tensors", "self", "tensor")
-"""What the first argument is called where it is given by its name."""
+"""What the first argument is called where it is given by name."""

@@ -49,7 +49,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Moments:
-    """As `batch_norm`: far positions of one noise image are as independent as two inputs."""
+    """Like `batch_norm`: far positions of one noise image are as independent as two inputs."""
     return batch_norm(x, weight=weight, bias=bias, eps=eps)
 
 
@@ -111,7 +111,7 @@ def _within(x: Moments, over: list[int], weight: Any, bias: Any, eps: float, *, 
 
 
 def _scaled(x: Moments, size: Tensor) -> Moments:
-    """x over the root of a constant."""
+    """x divided by the root of a constant."""
     return Moments(x.square / size, x.cross / size, x.tangent / size, x.tangent_cross / size, x.mean / size.sqrt())
 
 

@@ -48,7 +48,7 @@ def total(x: Moments, dim: Any = None, keepdim: bool = False, *, axis: Any = Non
 def variance(
     x: Moments, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = 1, axis: Any = None
 ) -> Moments:
-    """A statistic, held at its mean: that of the squares less the square of the mean."""
+    """A statistic, held at its mean: the mean of the squares minus the square of the mean."""
     over = _over(x, dim if not isinstance(dim, bool) and axis is None else axis)
     centre = x.mean.mean(over, keepdim=keepdim)
     return moments_of((x.square.detach().mean(over, keepdim=keepdim) - centre.square()).clamp_min(0))
@@ -97,7 +97,7 @@ def index_add(x: Moments, dim: int, index: Tensor, source: Any = None, *, src: A
 def interpolate(
     x: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any, **kwargs: Any
 ) -> Moments:
-    """Exact for the nearest entry; between entries as if neighbours were equal, so approximate."""
+    """Exact for the nearest entry; between entries, neighbours are treated as equal, so approximate."""
     return x.each(lambda field: functional.interpolate(field, size, scale_factor, mode, *args, **kwargs))
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers, step by step: each use of a weight as if it were another one."""
+"""Recurrent layers, step by step: each use of a weight is treated as if it were a different weight."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Functions that only move entries: each field of the moments moves alike. Exact."""
+"""Functions that only move entries: every field of the moments moves in the same way. Exact."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,8 +37,8 @@ def join(function: Callable[..., Tensor], parts: Sequence[Any], *args: Any, **kw
 
 
 def _cat(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """As torch.cat, with a view as the result where all parts repeat themselves along another dimension."""
-    parts = [part for part in parts if part.shape != (0,)] or parts[:1]  # which torch leaves out: a cache that is new
+    """Like torch.cat, but returning a view where all parts repeat themselves along another dimension."""
+    parts = [part for part in parts if part.shape != (0,)] or parts[:1]  # torch skips empty ones, such as a new cache
     along = dim % parts[0].dim()
     parts = [part for part in parts if part.shape[along]] or parts[:1]
     alike = set.intersection(*(set(repeats(part)) for part in parts)) - {along}
@@ -54,7 +54,7 @@ for _function in _JOINS:
 
 @rule("T", "mT", "H", "mH")
 def transposed(x: Moments) -> Moments:
-    """Of matrices; what .T makes of other shapes is deprecated."""
+    """For matrices; .T is deprecated for other shapes."""
     return x.each(lambda field: field.mT)
 
 
@@ -66,7 +66,7 @@ def keep(x: Moments, *args: Any, **kwargs: Any) -> Moments:
 
 @rule("pad")
 def pad(x: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Moments:
-    """Padding by a constant c has E[x²] = c² there; other modes copy entries."""
+    """Padding with a constant c has E[x²] = c² there; other modes copy entries."""
     if mode != "constant" or not value:
         return x.each(lambda field: functional.pad(field, pad, mode))
     edge = {"square": value * value, "cross": value * value, "mean": value}
@@ -86,7 +86,7 @@ def where(condition: Any, input: Any, other: Any) -> Moments:
 
 @rule("masked_fill")
 def masked_fill(x: Moments, mask: Tensor, value: Any) -> Moments:
-    """A masked entry has a known value; by a large negative one softmax sees that it is left out."""
+    """A masked entry has a known value; a large negative one tells softmax that it is left out."""
     return where(mask, value, x)
 
 
@@ -127,7 +127,7 @@ def fill(x: Moments, value: float = 0.0) -> Moments:
 
 @rule("embedding")
 def embedding(ids: Tensor, weight: Moments, *args: Any, **kwargs: Any) -> Moments:
-    """Rows of a table. Two inputs have other tokens, so they share nothing."""
+    """Rows of a table. Two inputs have different tokens, so they share nothing."""
     table = Moments(*(getattr(weight, name) for name in FIELDS)) if isinstance(weight, Weight) else moments_of(weight)
     one = thinned(table)
     if all(getattr(one, name).shape[0] == 1 for name in FIELDS):  # all rows are alike: none is looked up

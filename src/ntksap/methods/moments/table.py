@@ -12,9 +12,9 @@ from ntksap._base import InputError
 from ntksap.methods.moments.value import FIELDS, Moments, Weight, certain
 
 Rule: TypeAlias = Callable[..., Any]
-"""Takes what the torch function (or the module, itself first) takes, with `Moments` in place of tensors of numbers that
-depend on weights or inputs; returns `Moments`, or a nest of them. Its parameters have the names that torch's have; the
-first is always given by its place."""
+"""Takes what the torch function (or the module, itself first) takes, with `Moments` instead of tensors of numbers that
+depend on weights or inputs; returns `Moments`, or a nest of them. Its parameters have the same names as torch's; the
+first is always positional."""
 
 Decorated = TypeVar("Decorated", bound=Rule)
 
@@ -23,7 +23,7 @@ RULES: dict[str | type[nn.Module], Rule] = {}
 type of module whose inside cannot be followed."""
 
 MOVES: set[str] = set()
-"""Names of the functions that only move entries, so that each field moves alike; they need no rule."""
+"""Names of the functions that only move entries, so that every field moves in the same way; they need no rule."""
 
 
 def rule(*keys: str | type[nn.Module], replace: bool = False) -> Callable[[Decorated], Decorated]:
@@ -37,7 +37,7 @@ def rule(*keys: str | type[nn.Module], replace: bool = False) -> Callable[[Decor
     def register(function: Decorated) -> Decorated:
         for key in keys:
             if (key in RULES or key in MOVES) and not replace:
-                raise InputError(f"there is a rule for {key!r} already; pass replace=True to put another in its place")
+                raise InputError(f"there is already a rule for {key!r}; pass replace=True to put another in its place")
             RULES[key] = function
         return function
 
@@ -77,4 +77,4 @@ def field_by_field(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _PLAIN = (int, float, str, torch.Size, torch.dtype, type(None))
-"""What holds no moments: most functions have nothing else beside their first argument, and then no tree is searched."""
+"""Types that hold no moments: most functions have nothing else after their first argument, so no tree is searched."""

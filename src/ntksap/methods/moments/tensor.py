@@ -35,12 +35,12 @@ class MomentTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuse what reached torch's kernels past the table: there are no values to compute with."""
-        raise refusal(str(func), "it goes past the table of rules, and there are no values to compute with")
+        """Refuse what bypassed the table and reached torch's kernels: there are no values to compute with."""
+        raise refusal(str(func), "it bypasses the table of rules, and there are no values to compute with")
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer a torch function by its rule."""
+        """Answer a torch function with its rule."""
         args, kwargs = _by_place(args, kwargs or {})
         name = ORDERS.get(func) or ALIASES.get(func.__name__, func.__name__)
         if name == "__get__" and func.__self__.__name__ in RULES:  # x.T is an attribute with a rule, x.shape is not
@@ -51,7 +51,7 @@ class MomentTensor(Tensor):
         plain = name.rstrip("_") if not name.startswith("__") else name
         in_place = plain != name or func.__name__.startswith("__i") or name == "__setitem__"
         if in_place and not isinstance(args[0], MomentTensor):
-            raise refusal(name, "it writes what has moments only into an ordinary tensor")
+            raise refusal(name, "it writes something that has only moments into an ordinary tensor")
         try:
             result = _wrap(_answer(plain, func, *_opened(args, kwargs)))
         except InputError:
@@ -76,7 +76,7 @@ def refusal(function: str, why: str) -> InputError:
 
 
 def _answer(name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return what the function makes of moments."""
+    """Return the result of the function on moments."""
     if name in LIKE and not isinstance(args[0], Moments):
         return func(args[0], args[1].like, *args[2:], **kwargs)
     if name in CREATES:
@@ -95,12 +95,12 @@ def _answer(name: str, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _known(result: Any) -> Any:
-    """Return a nest of tensors of numbers as moments; what are no numbers (indices, conditions) as it is."""
+    """Return a nest of tensors of numbers as moments; other tensors (indices, conditions) as they are."""
     return tree_map_only(Tensor, lambda t: certain(t) if t.is_floating_point() else t, result)
 
 
 def _by_place(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the arguments with the first by its place, whatever its name is, and without an ``out`` of None."""
+    """Return the arguments with the first one positional, whatever its name, and without an ``out`` of None."""
     if kwargs.get("out", 0) is None:
         kwargs = {name: value for name, value in kwargs.items() if name != "out"}
     if not args:
@@ -111,7 +111,7 @@ def _by_place(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def _opened(args: Any, kwargs: Any) -> Any:
-    """Return the arguments with moments in place of the tensors that carry them."""
+    """Return the arguments with moments instead of the tensors that carry them."""
     return _open(args), {name: _open(value) for name, value in kwargs.items()}
 
 

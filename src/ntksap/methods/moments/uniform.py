@@ -30,7 +30,7 @@ class Uniform(Weight):
     cross = square
 
     def moved(self, mask: Tensor) -> "Uniform":
-        """As `Weight.moved`."""
+        """See `Weight.moved`."""
         return Uniform(self.density, mask, self.scale)
 
 
@@ -54,12 +54,12 @@ class Repeated(Moments):
 
     @property
     def like(self) -> Tensor:
-        """As `Moments.like`."""
+        """See `Moments.like`."""
         return self.one.square.detach().expand(self.size)
 
     @property
     def shape(self) -> torch.Size:
-        """As `Moments.shape`."""
+        """See `Moments.shape`."""
         return self.size
 
 
@@ -89,9 +89,9 @@ def convolution(
 ) -> Moments:
     """Return the moments of a convolution, transposed or not: channels are summed, then kernels of ones slide.
 
-    One kernel for all groups where they see the same, else one for each.
+    There is one kernel for all groups where they see the same input, else one for each.
     """
-    groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)  # in all six functions after bias and three more
+    groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)  # in all six functions, after bias and three more
     size = weight.mask.shape[2:]
     channel = -len(size) - 1
     outputs = weight.mask.shape[1] * groups if "transpose" in function.__name__ else weight.mask.shape[0]
@@ -117,8 +117,8 @@ def convolution(
 def _mixed(x: Moments, weight: Uniform) -> Tensor:
     """Return what the four fields of a layer's output are sums of, stacked: (4, …), of size 1 where x repeats itself.
 
-    As `ntksap.methods.moments.linear.product` with E w² = scale·d and E ẇ² = d: the squares are scaled, and so are the
-    tangents, to which the squares are added.
+    Like `ntksap.methods.moments.linear.product` with E w² = scale·d and E ẇ² = d: the squares are scaled, and so are
+    the tangents, to which the squares are added.
     """
     x = thinned(x)
     fields = torch.stack(torch.broadcast_tensors(x.square, x.cross, x.tangent, x.tangent_cross))
@@ -159,7 +159,7 @@ def thin_batch(x: Moments) -> Moments:
 
 
 class _Thin(torch.autograd.Function):
-    """One entry of those that are equal. Its derivative goes to all of them in equal parts, which sum to the same."""
+    """One of several equal entries. Its derivative is shared among them in equal parts, with the same sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dims: list[int]) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 MASKED = -1e4
-"""What is below is no number but the mark of a mask."""
+"""A value below this is not a number but marks a mask."""
 
 FIELDS = ("square", "cross", "tangent", "tangent_cross", "mean")
 
@@ -62,7 +62,7 @@ def noise(like: Tensor) -> Moments:
 class Known(Moments):
     """A tensor whose values are known, whatever is drawn: E[x²] = x². The fields are made when something asks for them.
 
-    A mask adds −∞, or the like, to logits: see `unmasked`.
+    A mask adds −∞, or something like it, to logits: see `unmasked`.
     """
 
     def __init__(self, value: Tensor) -> None:
@@ -85,7 +85,7 @@ class Known(Moments):
 
 
 def unmasked(mean: Tensor) -> Tensor:
-    """Return ``mean`` without the marks of masks, which softmax reads off it and which count nowhere else."""
+    """Return ``mean`` without the marks of masks, which softmax reads from it and which matter nowhere else."""
     return mean.where(mean > MASKED, 0)
 
 
@@ -95,10 +95,10 @@ def certain(value: Tensor) -> Known:
 
 
 class Weight(Moments):
-    """A prunable parameter m·θ, E θ = 0 and E θ² = ``scale``: square = scale·m and tangent = m, for all inputs alike.
+    """A prunable parameter m·θ, E θ = 0 and E θ² = ``scale``: square = scale·m, tangent = m, the same for all inputs.
 
-    Layers read ``mask`` and ``scale``; the fields are made when something else asks for
-    them. The mask may be of another dtype than the scale, in which all is computed.
+    Layers read ``mask`` and ``scale``; the fields are made when something else asks for them. The mask may have another
+    dtype than the scale, whose dtype is used for all computation.
     """
 
     def __init__(self, mask: Tensor, scale: Tensor) -> None:
@@ -128,7 +128,7 @@ class Weight(Moments):
 
 
 def _distinct(x: Tensor) -> Tensor:
-    """Return x with size 1 where it repeats itself, so that one number in place of a large embedding stays one."""
+    """Return x with size 1 where it repeats itself, so that one number that stands for a large embedding stays one."""
     for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
         x = x.narrow(dim, 0, 1) if stride == 0 and size > 1 else x
     return x

@@ -1,4 +1,4 @@
-"""Self-attention of torch whose projections go the fastest way, see `ntksap.net.kernels.chosen`."""
+"""Torch's self-attention with projections that go the fastest way, see `ntksap.net.kernels.chosen`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from ntksap.net.kernels.compiler import Unscriptable, refuse_recording, usable
 class ChosenAttention(Unscriptable, nn.MultiheadAttention):
     """What torch's attention becomes for a while.
 
-    Only self-attention whose weights nobody wants to see has its own way here, which is what torch's transformers use.
+    Only self-attention whose attention weights are not returned has its own way here; torch's transformers use that.
     """
 
     chooser: Chooser
@@ -69,7 +69,7 @@ class ChosenAttention(Unscriptable, nn.MultiheadAttention):
 
 
 class ChosenEncoderLayer(Unscriptable, nn.TransformerEncoderLayer):
-    """What an encoder layer becomes for a while: in evaluation torch has a fused way, which knows no layers inside."""
+    """What an encoder layer becomes for a while: in evaluation torch has a fused way, which calls no inner layers."""
 
     chooser: Chooser
 

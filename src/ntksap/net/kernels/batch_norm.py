@@ -1,4 +1,4 @@
-"""BatchNorm by the statistics of the batch, in training."""
+"""BatchNorm with the statistics of the batch, in training."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 def normalised(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, statistics_only: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what `batch_norm` does without a graph, and r (C,); y is x itself where only statistics are wanted."""
+    """Return what `batch_norm` returns, without a graph, and r (C,); y is x itself where only statistics are wanted."""
     for given in (weight, bias):
         if given is not None and len(given) != x.shape[1]:
             raise RuntimeError(f"BatchNorm of {len(given)} channels was given {x.shape[1]}")
@@ -62,7 +62,7 @@ def normalised(
 
 
 def derivatives(g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the derivatives with respect to x, γ and β, given that with respect to y."""
+    """Return the derivatives with respect to x, γ and β, given the one with respect to y."""
     layout = torch.contiguous_format if x.is_contiguous() else torch.channels_last
     g, by_x = g.contiguous(memory_format=layout), torch.empty_like(x)
     by_weight, by_bias = x.new_empty(x.shape[1]), x.new_empty(x.shape[1])

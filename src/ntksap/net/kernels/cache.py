@@ -1,7 +1,7 @@
 """Where compiled kernels are kept: in folders that nobody else can write to, under a name that says what is inside.
 
 Whatever lies there is loaded into the process and run. So a folder or file is used only if it belongs to the user and
-nobody else can change it (as far as the system has owners; Windows keeps its profile folders private itself), and a
+nobody else can change it (as far as the system has owners; Windows itself keeps profile folders private), and a
 file only if its contents have the hash in its name: a power cut can leave a file that is short, empty or garbage.
 """
 
@@ -53,7 +53,7 @@ def keep(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
         made.chmod(0o600)  # whatever the user's umask is
         with open(made, "r+b") as file:
             path = folder / _named(name, file.read())
-            os.fsync(file.fileno())  # or a power cut may keep the name and lose the contents
+            os.fsync(file.fileno())  # or else a power cut may keep the name and lose the contents
         os.replace(made, path)  # at once, as other processes may be looking
     return path
 
@@ -72,5 +72,5 @@ def _own(about: os.stat_result) -> bool:
 
 
 def _open_to_others(about: os.stat_result) -> bool:
-    """Whether others could put something else in the place of what is in this folder."""
+    """Whether others could replace what is in this folder."""
     return hasattr(os, "getuid") and bool(about.st_mode & 0o022) and not about.st_mode & stat.S_ISVTX

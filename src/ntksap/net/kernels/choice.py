@@ -16,10 +16,10 @@ TORCH, DENSE, KEPT = "torch", "dense", "kept"
 """The ways: torch's own kernels, dense kernels of this package, and those that touch the kept weights only."""
 
 LEAD = 0.97
-"""What a way may take at most of torch's time to be chosen: less is no gain that one can be sure of."""
+"""The most of torch's time that a way may take to be chosen: a smaller gain is not certain."""
 
 ROUNDS = {2: 0.5, 4: 0.05, 16: 0.0}
-"""How often each way is timed: so often, once so many seconds have passed."""
+"""How often each way is timed, {times: seconds}: that many times are enough once that many seconds have passed."""
 
 
 class Choices:
@@ -29,7 +29,7 @@ class Choices:
     """
 
     def __init__(self, ways: Mapping[str, str] | None = None) -> None:
-        """Begin with what was chosen before, which then holds, or with nothing."""
+        """Begin with earlier choices, which then hold, or with none."""
         self.ways = dict(ways or {})
         self.seconds: dict[str, Mapping[str, float]] = {}
         self.channels_first = False
@@ -51,9 +51,9 @@ class Chooser:
     """Chooses for one layer, and remembers.
 
     Args:
-        name: what the record calls the layer.
-        kind: what the layer is, for which the machine remembers what is faster: geometry, shape of the weights.
-        kept: masks of its weights; about how many are kept is a part of what it is.
+        name: the layer's name in the record.
+        kind: what the layer is (geometry, shape of the weights): the machine remembers what is faster for each kind.
+        kept: masks of its weights; roughly how many are kept is part of what it is.
         choices: the record.
     """
 
@@ -64,7 +64,7 @@ class Chooser:
     def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
         """Return whether torch is known to be fastest for inputs like x.
 
-        To be asked first: it takes less time than to find out whether other kernels could be used at all.
+        Ask this first: it takes less time than finding out whether other kernels could be used at all.
         """
         if type(x) is not Tensor or torch.compiler.is_compiling():
             return False
@@ -73,8 +73,8 @@ class Chooser:
     def way(self, x: Tensor, learns: tuple[bool, ...], ways: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
         """Return the way to go for inputs like x (N, …).
 
-        ``learns``: which derivatives will be asked for; ``ways()`` are the ways that there are, each of which does all
-        of the work once when it is called.
+        ``learns``: which derivatives will be asked for; ``ways()`` returns the ways that exist, each of which does
+        all of the work once when it is called.
         """
         key = _key(x, learns)
         found = self._known.get(key)
@@ -90,7 +90,7 @@ class Chooser:
                 return next(iter(ways))  # nothing to choose, nothing to record
             density = " ".join(density_of(mask).word for mask in self._kept)
             key = f"{self._kind} {density} {situation} {torch.get_num_threads()} threads"
-            # What is saved for derivatives meanwhile is nobody else's business, such as activation checkpointing's.
+            # What is saved for derivatives here must not reach hooks of others, such as activation checkpointing.
             with torch.autograd.graph.saved_tensors_hooks(_same, _same):
                 choice = memory.recall(key) or memory.remember(key, _fastest(measure(ways)))
             way = self._choices.ways[entry] = choice.way
@@ -99,7 +99,7 @@ class Chooser:
 
 
 class Density(NamedTuple):
-    """How many weights a mask keeps, and a word for it: masks of the same word go the same way."""
+    """How many weights a mask keeps, and a word for it: masks with the same word go the same way."""
 
     kept: int
     word: str
@@ -140,9 +140,9 @@ def whole(
     bias: Tensor | None,
     learns: tuple[bool, ...],
 ) -> Callable[[], object]:
-    """Return a function that does a layer's work once: the pass forward, and back where that will be asked for.
+    """Return a function that does a layer's work once: the forward pass, and the backward pass where it will be needed.
 
-    It works on leaves of its own, so that no hook of the user's notices.
+    It works on leaves of its own, so that none of the user's hooks notices.
     """
     leaves = [tensor.detach().requires_grad_(wanted) for tensor, wanted in zip((x, weight), learns, strict=True)]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
@@ -162,7 +162,7 @@ def _key(x: Tensor, learns: tuple[bool, ...]) -> tuple[object, ...]:
 
 
 def _situation(x: Tensor, learns: tuple[bool, ...]) -> str:
-    """Return a word for the shape and layout of inputs: numbers of inputs within a factor of two are one situation."""
+    """Return a word for the shape and layout of inputs: batch sizes within a factor of two are one situation."""
     images = x.dim() == 4
     rest = x.shape[1:] if images else x.shape[-1:]
     count = math.prod(x.shape) // max(1, math.prod(rest))
@@ -179,12 +179,12 @@ def _fastest(seconds: Mapping[str, float]) -> Choice:
 
 
 def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the least seconds of each, timed in turn; what is far behind is not timed again."""
+    """Return the least seconds of each way, timed in turn; one that is far behind is not timed again."""
     seconds = dict.fromkeys(ways, math.inf)
     for work in ways.values():
         work()  # plans are made, memory is taken
     begin = time.perf_counter()
-    # Of one thread the time that it really had, whatever else the machine does; several wait for one another.
+    # For one thread, its own processor time, whatever else the machine does; several threads wait for one another.
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for count in range(max(ROUNDS)):
         if any(count >= least and time.perf_counter() - begin > passed for least, passed in ROUNDS.items()):

@@ -20,8 +20,8 @@ from ntksap.net.layers import is_transformers_conv1d
 def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choices) -> Iterator[None]:
     """Inside the block, each layer that has kernels here goes the way that is fastest, see `ntksap.net.kernels.choice`.
 
-    What `native_layers` says of weights, gradients and derivatives of second order holds here too, of linear layers
-    and attention as well. Convolutions choose between torch and dense kernels where they have no mask.
+    What `native_layers` says about weights, gradients and second derivatives holds here too, also for linear layers and
+    attention. Convolutions choose between torch and dense kernels where they have no mask.
     """
     masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
     classes: dict[nn.Module, type[nn.Module]] = {}
@@ -47,7 +47,7 @@ _DENSE = (ChosenConv2d, PlainConv2d, ChosenBatchNorm2d)
 
 
 def _chosen_class(layer: nn.Module) -> type[nn.Module] | None:
-    """Return what this layer becomes; None if it stays as it is. Only what does just what its class says is taken."""
+    """Return what this layer becomes; None if it stays as it is, as does any layer that changes what its class does."""
     if type(layer) is nn.Conv2d:
         return ChosenConv2d if suits(layer) else PlainConv2d
     if type(layer) in (nn.Linear, NonDynamicallyQuantizableLinear):
@@ -75,7 +75,7 @@ def _weights(layer: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _kind(layer: nn.Module) -> str:
-    """Return a word for the layer: equal ones are as fast as one another."""
+    """Return a word for the layer: layers with the same word are equally fast."""
     shapes = " ".join("×".join(map(str, weight.shape)) for weight in _weights(layer) if weight.dim() > 1)
     moves = f" {tuple(geometry(layer))}" if isinstance(layer, nn.Conv2d) else ""
     return f"{type(layer).__name__} {shapes}{moves}"

@@ -36,7 +36,7 @@ def fastest(
     weight: Tensor,
     bias: Tensor | None,
 ) -> Tensor:
-    """Return y by the way that is fastest for such x, of those that fit; by torch's where no other can be trusted."""
+    """Return y by the fastest way for such x, of those that fit; by torch's where no other can be trusted."""
     if not usable(x, weight):
         return works[TORCH](x, weight, bias)
     learns = learning(x, weight)
@@ -98,7 +98,7 @@ class ChosenBatchNorm2d(NativeBatchNorm2d):
         if not self.training:
             return nn.BatchNorm2d.forward(self, x)
         weight, bias = self.weight, self.bias
-        several = x.dim() == 4 and x.numel() > x.shape[1]  # torch has words for one number per channel
+        several = x.dim() == 4 and x.numel() > x.shape[1]  # torch has an error for one number per channel
         if not (weight is not None and several and usable(x, weight) and normalises(x)):
             return super().forward(x)
         learns = learning(x, weight)

@@ -38,7 +38,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def provenance() -> str:
-    """Return whose kernels work on a CPU here. Numbers of others differ in their last bits."""
+    """Return whose kernels work on a CPU here. Other kernels give numbers that differ in their last bits."""
     return "torch" if library() is None else "ntksap and torch"
 
 
@@ -84,14 +84,14 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # not in
 
 
 class Unscriptable:
-    """A base of the classes that layers have for a while, which torch.jit.script asks before it reads their code."""
+    """A base of the classes that layers take on for a while; torch.jit.script asks it before it reads their code."""
 
     def __prepare_scriptable__(self) -> None:
         raise InputError(_NO_RECORDING)
 
 
 _NO_RECORDING = (
-    "a module cannot be traced, scripted or exported inside sparse_kernels, whose kernels are no operators of torch: "
+    "a module cannot be traced, scripted or exported inside sparse_kernels, whose kernels are not operators of torch: "
     "leave the block first (the graph then holds dense layers, with zeros for the pruned weights)"
 )
 
@@ -124,13 +124,13 @@ def _loaded(compiler: str) -> ctypes.CDLL:
     key.update(repr((_processor(), commands, subprocess.check_output([compiler, "--version"]))).encode())
     name = f"kernels-{key.hexdigest()[:16]}"
     for folder in private_folders():
-        with suppress(OSError):  # a disk that is full, or from which nothing may be executed: try the next
+        with suppress(OSError):  # a disk that is full, or that nothing may be executed from: try the next
             return ctypes.CDLL(str(find(folder, name) or keep(folder, name, lambda path: _compile(commands, path))))
     raise OSError("no folder for the kernels")
 
 
 def _compile(commands: list[list[str]], path: Path) -> None:
-    """Make the shared library by the first of the commands that works."""
+    """Make the shared library with the first of the commands that works."""
     if all(subprocess.run([*one, "-o", str(path)], capture_output=True, timeout=120).returncode for one in commands):
         raise RuntimeError(f"{commands[0][0]} could not compile the kernels")
 
@@ -139,7 +139,7 @@ def _commands(compiler: str) -> list[list[str]]:
     """Return what to try, best first: with OpenMP or in one thread, tuned for this machine or not."""
     here, libraries = Path(__file__).parent / "csrc", Path(torch.__file__).parent / "lib"
     plain = [compiler, "-O3", "-std=gnu11", "-shared", "-fPIC", str(here / SOURCES[0])]
-    # Linked to the very OpenMP that torch brings: threads of a second one would wait for work on the same cores.
+    # Linked to the same OpenMP that torch brings: threads of a second one would wait for work on the same cores.
     parallel = ["-fopenmp", "-Wl,--as-needed", *sorted(map(str, libraries.glob("libgomp*")))]
     return [[*plain, *tuned, *threads] for threads in (parallel, []) for tuned in TUNED]
 

@@ -21,19 +21,19 @@ def sparse_kernels(
     The first time that a layer meets inputs of some size, torch's kernels and those of this package are timed on them,
     and the fastest does the work from then on, so nothing gets slower. The machine remembers what it found (see
     `ntksap.net.kernels.memory`). Convolutions, linear layers (also those of torch's attention and transformers) and
-    BatchNorm2d take part. Values and gradients are those of torch but for the last bits.
+    BatchNorm2d take part. Values and gradients are those of torch up to the last bits.
 
-    The block is given the `Choices`, which print as a table. They are True where most convolutions have so few kept
-    weights that images are best given with channels first, torch's default layout, and False where dense kernels will
-    be faster, for which images are best given with channels last, or nothing can be done: another device, no C
-    compiler, ``torch.compile``. Inside the block a module cannot be traced, scripted or exported: ``torch.jit``,
+    The block receives the `Choices`, which print as a table. They are True where most convolutions have so few kept
+    weights that images are best given with channels first, torch's default layout. They are False where dense kernels
+    will be faster, for which images are best given with channels last, or where nothing can be done: another device, no
+    C compiler, ``torch.compile``. Inside the block a module cannot be traced, scripted or exported: ``torch.jit``,
     ``torch.fx``, ``torch.export`` and ``torch.onnx.export`` raise `InputError`.
 
     Args:
         module: a module whose pruned weights are zero, to be evaluated or trained inside the block; after it, the
-            module is as it was. Derivatives of second order do not exist inside.
-        masks: its masks. By default, what is not zero is kept: for evaluation only, as a weight that happens to be
-            zero gets no gradient.
+            module is as it was. Second derivatives do not exist inside.
+        masks: its masks. By default, every weight that is not zero is kept: for evaluation only, as a weight that
+            happens to be zero gets no gradient.
         choices: those of an earlier block, which then hold, and to which new ones are added.
 
     >>> import torch
@@ -60,7 +60,8 @@ def sparse_kernels(
 def ruled_kernels(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[bool]:
     """Inside the block, convolutions of a pruned module on the CPU are faster by a rule, which measures nothing.
 
-    It is given what is True of `Choices`. For who needs the same bits without having met the same choices.
+    The block receives the truth value that `Choices` would have. For those who need the same bits without the same
+    measurements.
     """
     sparse = sparse_layers(module, masks)
     with native_layers(module, sparse):

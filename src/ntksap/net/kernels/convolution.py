@@ -22,7 +22,7 @@ class PlainConv2d(Unscriptable, nn.Conv2d):
         if self.padding_mode != "zeros" or self.padding == "same":
             return super()._conv_forward(input, weight, bias)  # type: ignore[no-any-return]
         x, how = without_skips(input, weight.shape, geometry(self))
-        plain = x.dim() == 4 and len(x) > 1  # a single image is done before Python has called its functions
+        plain = x.dim() == 4 and len(x) > 1  # a single image takes less time than Python's function calls
         if not plain or transformed(x, weight) or torch.is_autocast_enabled(x.device.type):
             return functional.conv2d(x, weight, bias, *how)
         y = conv2d(x, weight, how)
@@ -35,7 +35,7 @@ def conv2d(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
     return y
 
 
-# Three functions of two tensors, each linear in both, whose derivatives are one another.
+# Three functions of two tensors, each linear in both; the derivatives of each are the other two.
 
 
 class _Conv(torch.autograd.Function):
@@ -98,7 +98,7 @@ class _ByWeight(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (x, g), (by_x, by_g, *_) = ctx.saved_tensors, ctx.needs_input_grad
-        u = gradients[0].contiguous(memory_format=ctx.layout)  # which decides what kernel torch uses
+        u = gradients[0].contiguous(memory_format=ctx.layout)  # which decides the kernel that torch uses
         return (
             _Back.apply(g, u, x.detach(), ctx.how) if by_x else None,  # type: ignore[no-untyped-call]
             _Conv.apply(x, u, ctx.how) if by_g else None,  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""How a convolution moves over its images, and the one way of moving that torch must be spared."""
+"""How a convolution moves over its images, and the one way of moving that torch must not be given."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -30,17 +30,17 @@ def geometry(layer: nn.Conv2d) -> Geometry:
 
 
 def thin(shape: Sequence[int]) -> bool:
-    """Whether these are weights (C', C, 1, 1) of few channels C, which `without_skips` may have to care for."""
+    """Whether these are weights (C', C, 1, 1) of few channels C, which `without_skips` may have to handle."""
     return len(shape) == 4 and shape[1] < THIN and tuple(shape[2:]) == (1, 1)
 
 
 def without_skips(x: Tensor, shape: Sequence[int], how: Geometry) -> tuple[Tensor, Geometry]:
     """Return images and a way to move over them that give the same result, and that torch can be trusted with.
 
-    ``shape`` is that of the weights. A thin 1×1 convolution with a stride looks at every s-th pixel of x (…, C, H, W)
-    only: it is one without a stride of those pixels. On processors with AVX2, and channels last, oneDNN's derivative of
-    the former with respect to the weights writes past its buffer: the process dies, hangs, or has wrong numbers.
-    Everything else is returned as it is.
+    ``shape`` is that of the weights. A thin 1×1 convolution with a stride only looks at every s-th pixel of
+    x (…, C, H, W): it equals one without a stride on those pixels. On processors with AVX2, and with channels last,
+    oneDNN's derivative of the former with respect to the weights writes past its buffer: the process dies, hangs, or
+    returns wrong numbers. Everything else is returned as it is.
     """
     if not thin(shape) or how.stride == (1, 1) or how.padding != (0, 0):
         return x, how

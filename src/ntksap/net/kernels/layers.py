@@ -14,8 +14,8 @@ from ntksap.net.kernels.sparse_conv import SparseConv2d, few, suits
 def sparse_layers(module: nn.Module, kept: Mapping[str, Tensor]) -> dict[nn.Conv2d, Tensor]:
     """Return the convolutions that are faster with the kept weights alone, and the masks of their weights.
 
-    If these are most convolutions, images best have their channels first; at that torch's dense kernels are slow, so
-    that all others that have a mask are among them.
+    If these are most of the convolutions, images are best given with channels first; in that layout torch's dense
+    kernels are slow, so all other convolutions that have a mask are included too.
     """
     masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
@@ -29,8 +29,8 @@ def native_layers(module: nn.Module, sparse: Mapping[nn.Conv2d, Tensor]) -> Iter
     """Inside the block, these convolutions touch only what their masks keep; others, and BatchNorm2d, are faster too.
 
     The weights that the masks do not keep must be zero; their gradients may come out as zero. Sparse convolutions and
-    BatchNorm2d have no derivatives of second order inside, other convolutions have cheap ones of every order, by the
-    transformations of torch.func and in forward mode torch's own. Numbers agree with torch's but for the last bits.
+    BatchNorm2d have no second derivatives inside; other convolutions have cheap ones of every order, and torch's own
+    under the transformations of torch.func and in forward mode. Numbers agree with torch's up to the last bits.
     """
     classes: dict[nn.Module, type[nn.Module]] = {}
     for layer in module.modules():
@@ -46,7 +46,7 @@ def bears_channels_last(module: nn.Module) -> bool:
     """Whether torch can be trusted with this module's images on a CPU when their channels come last.
 
     It can with `native_layers` and `safe_layers`, unless thin weights (see `ntksap.net.kernels.geometry`) belong to
-    something else than a plain convolution, whose code nobody here knows.
+    something other than a plain convolution, whose code is unknown here.
     """
     for part in module.modules():
         known = isinstance(part, nn.Conv2d) and part.stride == (1, 1)
@@ -58,7 +58,7 @@ def bears_channels_last(module: nn.Module) -> bool:
 
 @contextmanager
 def safe_layers(module: nn.Module) -> Iterator[None]:
-    """Inside the block, thin convolutions go no way on which torch is not safe; everything else is torch's own."""
+    """Inside the block, thin convolutions avoid the way on which torch is not safe; everything else is torch's own."""
     thin_layers = [part for part in module.modules() if type(part) is nn.Conv2d and thin(part.weight.shape)]
     with become(dict.fromkeys(thin_layers, PlainConv2d)):
         yield
@@ -68,7 +68,7 @@ def safe_layers(module: nn.Module) -> Iterator[None]:
 def become(
     classes: Mapping[nn.Module, type[nn.Module]], attributes: Mapping[nn.Module, Mapping[str, object]] | None = None
 ) -> Iterator[None]:
-    """Inside the block, each of these modules is of another class, and has attributes of its own."""
+    """Inside the block, each of these modules has another class, and additional attributes."""
     before, given = {module: type(module) for module in classes}, attributes or {}
     try:
         for module, other in classes.items():

@@ -1,8 +1,8 @@
 """What this machine found to be faster, kept from one process to the next.
 
-A choice is made once: whoever measures first decides, also for processes that measured the same at the same time, so
-that runs that begin anew on one machine go the same ways and end in the same bits. Remove the file to measure again;
-``NTKSAP_CHOICES`` names another file, such as one that was brought from a machine whose bits are wanted.
+A choice is made once: whoever measures first decides, even for processes that measure the same thing at the same time,
+so that runs that start again on one machine go the same ways and end in the same bits. Remove the file to measure
+again; ``NTKSAP_CHOICES`` names another file, such as one copied from a machine whose bits are wanted.
 """
 
 import functools
@@ -28,7 +28,7 @@ class Choice:
 
 
 def recall(key: str) -> Choice | None:
-    """Return what was chosen in this situation, by this process or another before it."""
+    """Return what was chosen in this situation, by this process or an earlier one."""
     return _known(memory_file()).get(key)
 
 
@@ -51,7 +51,7 @@ def remember(key: str, choice: Choice) -> Choice:
 
 @functools.cache
 def memory_file() -> Path | None:
-    """Return the file of ``NTKSAP_CHOICES``, or that of these kernels and this torch; None where it has no place."""
+    """Return the file of ``NTKSAP_CHOICES``, or that of these kernels and this torch; None without a folder for it."""
     given = os.environ.get("NTKSAP_CHOICES")
     if given:
         return Path(given).absolute()
@@ -68,7 +68,7 @@ def _known(path: Path | None) -> dict[str, Choice]:
 
 
 def _read(path: Path) -> dict[str, Choice]:
-    """Return the first choice for each key; lines that are none, such as one that is cut off, are passed over."""
+    """Return the first choice for each key; lines that are not choices, such as one that is cut off, are skipped."""
     found: dict[str, Choice] = {}
     with suppress(OSError):
         for line in path.read_text(errors="replace").splitlines():

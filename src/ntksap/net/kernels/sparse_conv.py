@@ -19,7 +19,7 @@ DENSE = 0.45
 """The density above which torch's dense convolution is faster."""
 
 LINE = 128
-"""Images whose width is no multiple of a vector are stacked until a line has about so many numbers."""
+"""Images whose width is not a multiple of a vector are stacked until a line has about this many numbers."""
 
 _FIELDS = (
     "channels height width outputs out_height out_width stride_y stride_x pad_y pad_x rows pitch stack slack plane grad"
@@ -36,8 +36,8 @@ class Shape(ctypes.Structure):
 class Plan:
     """The kept weights of one convolution for one size of images, in the order in which the kernels walk through them.
 
-    ``kept`` (K,) are the flat indices of the kept weights, sorted by output; ``order`` (K,) sorts these by the plane of
-    the input that they look at. See ``sparse_conv.h`` for the rest.
+    ``kept`` (K,) holds the flat indices of the kept weights, sorted by output; ``order`` (K,) sorts them by the plane
+    of the input that they look at. See ``sparse_conv.h`` for the rest.
     """
 
     shape: Shape
@@ -84,7 +84,7 @@ def sparse_conv2d(
 
 
 def moved(x: Tensor, weight: Tensor, kept: Tensor, how: Geometry) -> Tensor:
-    """Return what `sparse_conv2d` does for weights that move over the images in this way."""
+    """Return what `sparse_conv2d` returns, for weights that move over the images in this way."""
     plan = _plan(x, kept, how)
     if not torch.is_grad_enabled() or not (x.requires_grad or weight.requires_grad):
         return _forward(x.contiguous(), weight, plan)
@@ -95,9 +95,9 @@ def moved(x: Tensor, weight: Tensor, kept: Tensor, how: Geometry) -> Tensor:
 def by_kept_weights(
     x: Tensor, g: Tensor, kept: Tensor, stride: Size = 1, padding: Any = 0, dilation: Size = 1, groups: int = 1
 ) -> Tensor | None:
-    """Return ∂⟨g_i, x ∗ w⟩/∂w (k, K) by the K kept weights, for one x (1, C, H, W) and each of g (k, C', H', W').
+    """Return ∂⟨g_i, x ∗ w⟩/∂w (k, K) for the K kept weights, for one x (1, C, H, W) and each of g (k, C', H', W').
 
-    None where dense kernels are faster or nothing here can be done.
+    None where dense kernels are faster or these cannot be used.
     """
     how = _geometry(stride, padding, dilation, groups)
     if transformed(x, g) or not available(x, g) or x.dtype != g.dtype or not _faster(x, kept, how):
@@ -149,8 +149,8 @@ def _dense(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
 def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool:
     """Whether these kernels are faster, for images that have their channels first; measured.
 
-    Torch's dense ones are slow at that on wide images of few channels; a rival is Winograd's algorithm, which has the
-    channels last. Of small odd images, much is padding here.
+    In that layout torch's dense ones are slow on wide images with few channels; a rival is Winograd's algorithm, which
+    has the channels last. In small images of odd size, much is padding here.
     """
     if not fits(x, kept, how):
         return False
@@ -194,7 +194,7 @@ def _shape(size: tuple[int, ...], weight: tuple[int, ...], how: Geometry) -> Sha
     rows, pitch = -(-(height + 2 * pad_y) // stride_y), -(-(width + 2 * pad_x) // stride_x)
     stack = 1 if out_width % 8 == 0 else max(1, LINE // (rows * pitch))
     slack = reach_y // stride_y * pitch + reach_x // stride_x
-    size = stack * rows * pitch + 16  # vectors reach beyond the end
+    size = stack * rows * pitch + 16  # vectors extend beyond the end
     return Shape(
         channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x,
         rows, pitch, stack, slack, size, slack + size,
@@ -221,7 +221,7 @@ def _forward(x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
 
 
 def _workers(x: Tensor, plan: Plan) -> int:
-    """Return how many threads have something to do: they share stacks of images, and waking one takes its time."""
+    """Return how many threads have something to do: they share stacks of images, and waking one takes time."""
     return min(threads(), -(-len(x) // plan.shape.stack)) or 1
 
 

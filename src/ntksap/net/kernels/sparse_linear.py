@@ -33,10 +33,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Plans:
-    """For the product with the weights, and for that with their transpose.
+    """Plans for the product with the weights, and for the product with their transpose.
 
-    ``kept`` (K,) are the flat indices of the kept weights as ``forth`` walks through them; ``order`` (K,) are the
-    places in that walk of the weights as ``back`` meets them; ``shape`` is that of the weights.
+    ``kept`` (K,) holds the flat indices of the kept weights in the order of ``forth``; ``order`` (K,) holds, for the
+    weights in the order of ``back``, their places in ``forth``; ``shape`` is that of the weights.
     """
 
     shape: torch.Size
@@ -47,14 +47,14 @@ class Plans:
 
 
 MOST = 2**31
-"""Weights that a matrix has less than, since their places are listed in 32 bits."""
+"""A matrix must have fewer weights than this, since their places are listed in 32 bits."""
 
 
 def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor, *, turned: bool = False) -> Tensor:
     """Return x (…, inputs) · Wᵀ + b (…, outputs), of the weights (outputs, inputs) where ``kept`` is True.
 
     Differentiable once with respect to x, the bias and the kept weights; the derivative of the others is 0, whatever
-    it would be. ``turned``: weights and mask are (inputs, outputs), as GPT-2 of transformers has them.
+    it would be. ``turned``: weights and mask are (inputs, outputs), as in GPT-2 of transformers.
     """
     if x.shape[-1] != weight.shape[0 if turned else 1]:
         raise RuntimeError(f"weights of shape {tuple(weight.shape)} do not fit inputs of {x.shape[-1]} numbers")

@@ -10,13 +10,13 @@ from torch import Tensor
 from ntksap.net.kernels.compiler import available, call, threads
 
 ROWS = 6
-"""Tiles whose sums are in registers at a time, as in ``winograd.h``."""
+"""Tiles whose sums are held in registers at a time, as in ``winograd.h``."""
 
 BLOCK = 24
-"""Tiles worked on together, a multiple of ROWS; fewer if there are few, so that each thread has some."""
+"""Tiles processed together, a multiple of ROWS; fewer if there are few, so that each thread has some."""
 
 FEW = 16
-"""Tiles in all images below which the transformation of the weights takes longer than it saves."""
+"""With fewer tiles than this in all images, transforming the weights takes longer than it saves."""
 
 VECTOR = 16
 """Channels come in multiples of this, the numbers in the longest vectors."""
@@ -51,7 +51,7 @@ def _fits(weight: torch.Size, how: Any) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _pays_off(size: torch.Size, weight: torch.Size, how: Any, back: bool) -> bool:
-    if not _fits(weight, how) or size[1] != weight[0 if back else 1]:  # the latter is an error that torch has words for
+    if not _fits(weight, how) or size[1] != weight[0 if back else 1]:  # the latter is an error that torch reports
         return False
     pad_y, pad_x = how.padding
     height, width = size[2] + 2 * pad_y - 2, size[3] + 2 * pad_x - 2
@@ -72,9 +72,9 @@ def conv(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
 
 
 def back(g: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
-    """Return the derivative of ⟨g, x ∗ w⟩ with respect to x: a convolution of g with the weights turned round."""
+    """Return the derivative of ⟨g, x ∗ w⟩ with respect to x: a convolution of g with the weights rotated by 180°."""
     weight, by_output, by_channel, by_place = _steps(weight)
-    turned = weight.transpose(0, 1)[:, :, 2:, 2:]  # from its last place on
+    turned = weight.transpose(0, 1)[:, :, 2:, 2:]  # beginning with its last place
     return _conv(g, turned, by_channel, by_output, -by_place, (2 - padding[0], 2 - padding[1]))
 
 

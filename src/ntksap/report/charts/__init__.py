@@ -1,4 +1,4 @@
-"""The charts of the page, as what Plotly draws from: plain data and layout. A new chart is one function."""
+"""The charts of the page, in the form that Plotly draws: plain data and layout. A new chart is one function."""
 
 from ntksap.report.charts.accuracy import accuracy_panels
 from ntksap.report.charts.chart import Chart, Panel

@@ -13,7 +13,7 @@ _HOVER = "%{text}<extra></extra>"
 
 
 def accuracy_panels(one: Experiment) -> list[Panel]:
-    """Return accuracy against sparsity, and, where results say them, multiply-adds, weights and measured time."""
+    """Return accuracy against sparsity, and, where results hold them, multiply-adds, weights and measured time."""
     costs: list[tuple[str, str, Callable[[Cell], float | None]]] = [
         ("multiply-adds", "multiply-adds of one inference", lambda cell: cell.inference_flops),
         ("weights", "weights kept", lambda cell: one.total if cell.method == DENSE else cell.kept),
@@ -102,7 +102,7 @@ def _by_cost(one: Experiment, choice: str, title: str, cost: Callable[[Cell], fl
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the (cost, accuracy) that no other is as cheap and as accurate as, and better in one of them; by cost.
+    """Return the (cost, accuracy) pairs that no other beats in one and matches or beats in the other, sorted by cost.
 
     >>> pareto_front([(1, 5.0), (2, 4.0), (2, 6.0), (3, 6.0)])
     [(1, 5.0), (2, 6.0)]

@@ -19,7 +19,7 @@ _LONGEST = 34
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: ``data`` and ``layout`` as Plotly has them; ``height`` is that of the plot without its legend.
+    """A chart: ``data`` and ``layout`` as Plotly takes them; ``height`` is that of the plot without its legend.
 
     A screen narrower than ``min_width`` scrolls it; ``file`` is its name when it is downloaded.
     """
@@ -48,12 +48,12 @@ class Panel:
 
 
 def file_name(*parts: str) -> str:
-    """Return a name for a file, without what a file's name cannot hold."""
+    """Return a name for a file, without characters that a file name cannot hold."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.")[:120]
 
 
 def plain(text: str, most: int = 200) -> str:
-    """Return a text that Plotly shows as it is: it would take tags for markup.
+    """Return a text that Plotly shows as it is: otherwise it would take tags for markup.
 
     >>> plain("a<b>&")
     'a&lt;b>&amp;'
@@ -63,7 +63,7 @@ def plain(text: str, most: int = 200) -> str:
 
 
 def line(method: str, look: Look | None, x: Sequence[float], y: Sequence[float], **more: Any) -> Trace:
-    """Return a line of a method; None looks like the dense network. All lines of a method go by one legend entry."""
+    """Return a line of a method; None looks like the dense network. All lines of a method share one legend entry."""
     colour = "ink" if look is None else look.colour
     return {
         "type": "scatter",

@@ -98,7 +98,7 @@ def _range(curves: Sequence[Curve], *, log: bool = False) -> list[float]:
 
 
 def _by_sparsity(curves: Sequence[Curve]) -> Iterator[tuple[str, list[Trace]]]:
-    """Yield the curves of each sparsity with what it is called; the dense network's are in each, or alone."""
+    """Yield the curves of each sparsity with its name; the dense network's are in each, or alone."""
     dense = [curve for _, curve in curves if curve["legendgroup"] == DENSE]
     sparsities = sorted({sparsity for sparsity, curve in curves if curve["legendgroup"] != DENSE})
     for wanted in sparsities:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ntksap.report.charts.chart import Chart, Panel, Trace, axis, file_name, plain
 from ntksap.report.experiments import Experiment, sparsity_text
 
-Rows = Mapping[str, Mapping[str, float]]  # densities by layer, of each method
+Rows = Mapping[str, Mapping[str, float]]  # densities by layer, for each method
 _NUMBERS_UP_TO = 24
 """Cells of deeper networks are too narrow for a number."""
 

@@ -1,4 +1,4 @@
-"""Figures in files, by matplotlib: PNG and SVG for papers. The charts of the page are in `ntksap.report.charts`."""
+"""Figures in files, with matplotlib: PNG and SVG for papers. The charts of the page are in `ntksap.report.charts`."""
 
 from ntksap.report.figures.accuracy import accuracy_figure, densities_figure
 from ntksap.report.figures.diagnosis import diagnosis_figure

@@ -10,7 +10,7 @@ from ntksap.runs import DENSE
 
 
 def diagnosis_figure(found: Diagnosis, title: str) -> Figure:
-    """Draw how many weights each layer keeps, how many of those lie on a path, and the eigenvalues if it has them."""
+    """Draw how many weights each layer keeps, how many of those lie on a path, and the eigenvalues if there are any."""
     with mpl.rc_context(STYLE):
         names = [layer.name.removesuffix(".weight") for layer in found.layers]
         high = 1.2 + 0.24 * len(names)

@@ -12,8 +12,9 @@ from ntksap.report.figures.style import STYLE, looks
 def node_path_figure(found: Sequence[tuple[str, Diagnosis]], title: str) -> Figure:
     """Draw the logarithm of the number of paths against effective nodes: output channels that lie on a path.
 
-    ``found`` are (label, diagnosis) of masks for one network. Those that share a label are joined by a line, from the
-    densest to the sparsest, which say so. Masks without a path have no place here; a line below says which they are.
+    ``found`` holds (label, diagnosis) of masks for one network. Those that share a label are joined by a line, from the
+    densest to the sparsest, whose sparsities are written beside them. Masks without a path cannot be drawn; a line of
+    text below names them.
     """
     lines: dict[str, list[Diagnosis]] = {}
     cut = []
@@ -46,5 +47,5 @@ def node_path_figure(found: Sequence[tuple[str, Diagnosis]], title: str) -> Figu
         if lines:
             axes.legend(frameon=False, fontsize=8)
         if cut:
-            figure.supxlabel(f"not here, without a path that could be counted: {', '.join(cut)}", fontsize=8)
+            figure.supxlabel(f"not shown, as no path could be counted: {', '.join(cut)}", fontsize=8)
         return figure

@@ -13,7 +13,7 @@ from ntksap.runs import DENSE
 
 _PANELS_PER_ROW = 3
 ZERO = 1e-12
-"""What is below this share of the largest eigenvalue is zero up to rounding, and not drawn."""
+"""An eigenvalue below this share of the largest is zero up to rounding, and not drawn."""
 
 
 def spectrum_figure(spectra: Sequence[Spectrum], title: str) -> Figure:

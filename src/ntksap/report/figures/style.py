@@ -63,7 +63,7 @@ class Look:
 
 
 def colour_of(method: str, index: int = 0) -> str:
-    """Return the colour of a method; its variants share it. A method that is in no table takes that of ``index``."""
+    """Return the colour of a method; its variants share it. A method that is in no table takes colour ``index``."""
     name = method.split(" ")[0]
     others = [known for known in METHODS if known not in COLOURS]
     place = others.index(name) if name in others else len(others) + index
@@ -103,7 +103,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[str]:
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to a file of the kind that its name says, all of it or nothing."""
+    """Write a figure to a file of the kind that its suffix says, all of it or nothing."""
     kind, known = path.suffix.lower().lstrip("."), figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise unknown("kind of picture", kind, known)
@@ -114,7 +114,7 @@ def write_figure(figure: Figure, path: Path) -> None:
 
 def sparsity_axis(axes: Axes, sparsities: Sequence[float]) -> None:
     """Label an axis of densities by sparsities, rising to the right."""
-    if len(sparsities) == 1:  # one place has no extent of its own
+    if len(sparsities) == 1:  # a single point has no extent of its own
         axes.set_xlim((1 - sparsities[0]) / 2, (1 - sparsities[0]) * 2)
     axes.set_xscale("log")
     axes.invert_xaxis()

@@ -1,5 +1,5 @@
 "use strict";
-// The page's words and tables are complete without this script, which draws the charts (with Plotly, which stands before
+// The page's words and tables are complete without this script, which draws the charts (with Plotly, which is loaded before
 // it) and adds: one choice at a time, values by keyboard, sortable tables, and files to download.
 
 const LIGHT = { ink: "#1b1f24", soft: "#57606a", grid: "#e3e6ea", page: "#ffffff", bad: "#c8102e", shade: "#1b1f2414" };
@@ -20,7 +20,7 @@ function palette() {
   return Object.fromEntries(Object.keys(LIGHT).map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-// What Plotly is to draw: the chart with colours for their names, and a legend beside it, or below if it is narrow.
+// What Plotly is to draw: the chart with names replaced by colours, and a legend beside it, or below if it is narrow.
 function chartOf(text, width, colours) {
   const isColour = (key, value) => key.endsWith("color") && Object.hasOwn(colours, value);
   const chart = JSON.parse(text, (key, value) => (isColour(key, value) ? colours[value] : value));
@@ -70,7 +70,7 @@ function valueAt(plot, place, [down, right]) {
   Plotly.Fx.hover(plot, [points[place.point]]);
 }
 
-// For readers who hear the page: what is shown of a chart that has the focus.
+// For readers who listen to the page: the value shown in the chart that has the focus.
 function say(plot) {
   if (document.activeElement !== plot) return;
   const labels = [...plot.querySelectorAll(".hovertext")].map((label) => {
@@ -141,7 +141,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// Numbers by value, names by letters, cells without a value last whichever way it goes.
+// Numbers by value, names alphabetically, cells without a value last in either direction.
 function compare(a, b, sign) {
   const [left, right] = [a.dataset.value, b.dataset.value];
   if (a.tagName === "TH") return sign * a.textContent.localeCompare(b.textContent);
@@ -159,7 +159,7 @@ for (const button of document.querySelectorAll("button[data-text]")) {
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   });
 }
-// An image is dark on white, whatever the page is, and lacks what the reader has hidden.
+// An image is dark on white, whatever the page is, and leaves out what the reader has hidden.
 for (const { plot, figure, text } of figures) {
   for (const button of figure.querySelectorAll("[data-image]")) {
     button.addEventListener("click", () => {
@@ -175,7 +175,7 @@ for (const { plot, figure, text } of figures) {
 drawAll();
 let width = innerWidth;
 addEventListener("resize", () => {
-  if (innerWidth !== width) drawAll(); // a telephone's bars change the height only
+  if (innerWidth !== width) drawAll(); // a phone's browser bars only change the height
   width = innerWidth;
 });
 for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", drawAll);

@@ -1,0 +1,77 @@
+"""Whoever names no method gets ntk-sap, and on attention a mask that does not starve queries and keys."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ntksap
+from ntksap.methods import default_method
+
+CONV = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+FEW = {"rounds": 1, "draws": 1, "batch": 2}
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o, self.head = (nn.Linear(16, 16) for _ in range(5))
+
+    def forward(self, x):
+        mixed = functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+        return self.head(x + self.o(mixed)).mean(1)
+
+
+class AsksForValues(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum().item() > -100 else x
+
+
+def test_networks_without_attention_get_the_paper_s_method():
+    masks = ntksap.prune(CONV, 0.5, input_shape=(3, 8, 8), **FEW)
+    assert masks.info["method"] == "ntk-sap"
+    assert masks.sha256 == ntksap.prune(CONV, 0.5, "ntk-sap", input_shape=(3, 8, 8), **FEW).sha256
+
+
+def test_attention_gets_random_places_and_more_for_queries_and_keys():
+    masks = ntksap.prune(Attention(), 0.9, input_shape=(5, 16))
+    assert masks.info["method"] == "random-erk-logits"
+    assert masks["q.weight"].sum() == masks["k.weight"].sum() > 2 * masks["v.weight"].sum() > 0
+
+
+def test_a_method_that_is_named_is_used_whatever_the_module():
+    assert ntksap.prune(Attention(), 0.5, "magnitude").info["method"] == "magnitude"
+
+
+@pytest.mark.parametrize("how", [{"scope": "layer"}, {"pattern": "channel"}])
+def test_scope_and_whole_channels_leave_no_place_for_an_allocation(how):
+    masks = ntksap.prune(Attention(), 0.3, input_shape=(5, 16), **how, **FEW)
+    assert masks.info["method"] == "ntk-sap"
+
+
+def test_a_module_that_asks_for_values_gets_ntk_sap():
+    assert default_method(AsksForValues(), torch.ones(1, 4)) == "ntk-sap"
+
+
+def test_wrong_inputs_are_explained_as_with_a_named_method():
+    for method in (None, "ntk-sap"):
+        with pytest.raises(ntksap.InputError, match="16"):
+            ntksap.prune(Attention(), 0.5, method, input_shape=(5, 7))
+
+
+def test_the_command_decides_as_the_function_does(capsys, tmp_path, monkeypatch):
+    import json
+
+    from ntksap.cli import main
+
+    (tmp_path / "mine.py").write_text(
+        "from tests.methods.test_default import Attention\n\ndef net():\n    return Attention()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["prune", "--model", "mine:net", "--input-shape", "5", "16", "--sparsity", "0.9", "--json", "--quiet"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "random-erk-logits"
