@@ -152,7 +152,7 @@ def prune(
         sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
             weights are kept.
         method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them). By default ``"ntk-sap"``, and
-            ``"random-erk-logits"`` for a module with attention, see `default_method`; ``masks.info["method"]`` says which.
+            ``"random-erk-logits"`` for a module with attention; ``masks.info["method"]`` says which.
         input_shape: the shape of one input without the batch, such as (3, 32, 32).
         inputs: (batch size, generator) → the module's arguments, where one tensor of numbers is not enough.
         data: (inputs, labels) batches for the methods that need them (``ntksap methods`` says which): about ten samples

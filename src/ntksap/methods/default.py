@@ -27,8 +27,8 @@ def default_method(
     Methods that rank all weights together starve queries and keys, of which the kernel, the gradient and the paths see
     next to nothing before training, and do worse there than a random mask; docs/allocation.md has the numbers.
 
-    Where a scope or whole channels decide how many weights each layer keeps, an allocation has no place; without inputs,
-    or where the module cannot be evaluated without values, nobody knows: it is then ``ntk-sap``.
+    It is also ``ntk-sap`` where a scope or whole channels decide how many weights each layer keeps, and where nobody
+    knows: without inputs, or if the module cannot be evaluated without values.
     """
     if scope is not None or pattern == CHANNEL or (input_shape is None and inputs is None):
         return DEFAULT
