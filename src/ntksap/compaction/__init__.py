@@ -4,7 +4,7 @@ from ntksap.compaction.channels import channel_masks
 from ntksap.compaction.groups import ChannelGroup, ChannelGroups, Member, channel_groups
 from ntksap.compaction.plan import plan_compaction
 from ntksap.compaction.recipe import Recipe, load_compact, load_recipe, save_recipe
-from ntksap.compaction.rules import Place, rule
+from ntksap.compaction.rules import Operator, rule
 from ntksap.compaction.selection import channel_scores, select_channels
 from ntksap.compaction.selector import Budget, channel_selector, check_budget
 from ntksap.compaction.smaller import compact
@@ -18,7 +18,7 @@ __all__ = [
     "ChannelGroups",
     "Kernels",
     "Member",
-    "Place",
+    "Operator",
     "Recipe",
     "Step",
     "channel_groups",

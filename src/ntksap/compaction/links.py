@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from ntksap.compaction.graph import Graph, shape_of
 from ntksap.compaction.ids import Axes, Ints, Units, fixed
-from ntksap.compaction.rules import RULES, Place
+from ntksap.compaction.rules import RULES, Operator
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Links:
     graph: Graph
     units: Units = field(default_factory=Units)
     axes: dict[fx.Node, Any] = field(default_factory=dict)
-    sized: list[Place] = field(default_factory=list)
+    sized: list[Operator] = field(default_factory=list)
     parameters: frozenset[str] = frozenset()
     unknown: dict[str, list[tuple[str, Ints]]] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ def link(
         elif node.op == "call_function" and node.target is getitem:
             links.axes[node] = links.axes[node.args[0]][node.args[1]]  # type: ignore[index]
         elif node.op == "call_function":
-            links.axes[node] = _follow(links, Place(node, module, links.units, inexact, rigid, apart))
+            links.axes[node] = _follow(links, Operator(node, module, links.units, inexact, rigid, apart))
         else:
             links.axes[node] = _fixed(node)
     for node in graph.outputs:
@@ -71,22 +71,22 @@ def link(
     return links
 
 
-def _follow(links: Links, place: Place) -> Any:
+def _follow(links: Links, op: Operator) -> Any:
     """Return the ids of a node's result by its rule; without one, everything that it touches is frozen."""
-    node = place.node
+    node = op.node
     args = tree_map_only(fx.Node, links.axes.__getitem__, node.args)
     kwargs = tree_map_only(fx.Node, links.axes.__getitem__, dict(node.kwargs))
     touched = [axes for source in node.all_input_nodes for axes in _listed(links.axes[source])]
     if not any(ids.any() for axes in touched for ids in axes.ids):
         return _fixed(node)  # nothing but sizes of inputs
-    if place.operator in RULES:
-        result = RULES[place.operator](place, *args, **kwargs)
-        if place.sized:
-            links.sized.append(place)
+    if op.name in RULES:
+        result = RULES[op.name](op, *args, **kwargs)
+        if op.sized:
+            links.sized.append(op)
         return result
     ids = np.concatenate([own for axes in touched for own in axes.ids])
-    links.unknown.setdefault(place.operator, []).append((place.path, ids[links.units.free(ids)]))
-    place.freeze_all(touched, "there is no rule for this operator")
+    links.unknown.setdefault(op.name, []).append((op.path, ids[links.units.free(ids)]))
+    op.freeze_all(touched, "there is no rule for this operator")
     return _fixed(node)
 
 

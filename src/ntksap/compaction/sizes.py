@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ntksap.compaction.ids import Axes, Ints
 from ntksap.compaction.links import Links
-from ntksap.compaction.rules import Place
+from ntksap.compaction.rules import Operator
 from ntksap.compaction.rules.shape import is_count
 
 Attributes = dict[str, dict[str, Any]]
@@ -39,8 +39,8 @@ def code_attributes(links: Links, removed: Collection[int]) -> Attributes:
     def left(ids: Ints) -> int:
         return int((~gone[links.units.roots(ids)]).sum())
 
-    for place in links.sized:
-        axes = links.axes[place.node]
+    for op in links.sized:
+        axes = links.axes[op.node]
         if isinstance(axes, Axes):
             old = list(axes.shape)
             new = [left(ids) for ids in axes.ids]
@@ -48,20 +48,20 @@ def code_attributes(links: Links, removed: Collection[int]) -> Attributes:
             dim = next(d for d, (a, b) in enumerate(zip(axes[0].ids, axes[-1].ids, strict=True)) if a is not b)
             old = [len(part.ids[dim]) for part in axes]
             new = [left(part.ids[dim]) for part in axes]
-        values = _renamed(place, old, new)
+        values = _renamed(op, old, new)
         if values:
-            found.setdefault(place.path, {}).update(values)
+            found.setdefault(op.path, {}).update(values)
     return found
 
 
-def _renamed(place: Place, old: Sequence[int], new: Sequence[int]) -> dict[str, Any]:
-    """Return the attributes of a place's owner that hold one of the sizes that change."""
+def _renamed(op: Operator, old: Sequence[int], new: Sequence[int]) -> dict[str, Any]:
+    """Return the attributes of an operator's owner that are one of the sizes that change."""
     changed = {a: b for a, b in zip(old, new, strict=True) if a != b}
     unchanged = {a for a, b in zip(old, new, strict=True) if a == b}
     values: dict[str, Any] = {}
-    for name, value in vars(place.owner).items():
+    for name, value in vars(op.owner).items():
         if type(value) is int and value in changed and not any(word in name for word in _NO_SIZE):
-            counted = [n for n, v in vars(place.owner).items() if type(v) is int and v == value and is_count(n)]
+            counted = [n for n, v in vars(op.owner).items() if type(v) is int and v == value and is_count(n)]
             if name in counted or (not counted and value not in unchanged):
                 values[name] = changed[value]
         elif isinstance(value, tuple | list) and list(value) == list(old) and list(new) != list(old):

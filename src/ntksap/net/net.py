@@ -26,7 +26,7 @@ buffers that `Net.statistics` returned (eval mode with those)."""
 Kept: TypeAlias = Mapping[str, Tensor] | None
 """Masks by the name of a prunable parameter, or None: everything is kept."""
 
-Place: TypeAlias = tuple[dict[str, Any], str, str, Tensor]
+Slot: TypeAlias = tuple[dict[str, Any], str, str, Tensor]
 """A module's dict of parameters or buffers, a key in it, the name of the tensor that belongs there, and the tensor."""
 
 
@@ -83,7 +83,7 @@ class Net:
         self.loss = loss or summed_cross_entropy
         self._init = initialiser(init)
         self._skeleton = private_copy(module)
-        self._places = _places(self._skeleton)
+        self._slots = _slots(self._skeleton)
         self._norms = Norms(self._skeleton)
         refuse_recomputation(self._skeleton)
         self._layout = Layout(self._skeleton, self.device, autocast=autocast)
@@ -140,7 +140,7 @@ class Net:
         layers = {id(part._parameters): part for part in self._skeleton.modules()}
         return [
             (name, layers[id(slots)])
-            for slots, key, name, _ in self._places
+            for slots, key, name, _ in self._slots
             if key == "weight" and name in self.prunable
         ]
 
@@ -201,13 +201,13 @@ class Net:
         bfloat16 = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
         try:
             # As torch.func.functional_call does, without its checks, which cost as much as a small net.
-            for slots, key, name, _ in self._places:
+            for slots, key, name, _ in self._slots:
                 slots[key] = laid_out(tensors[name], layout)
             # The seed is for modules that draw noise in their forward pass: the same noise at every evaluation.
             with self._norms.using(**norms), bfloat16, global_seed("forward"), uncheckpointed():
                 output = self._output(self._skeleton(*args, **kwargs))
         finally:
-            for slots, key, _, own in self._places:
+            for slots, key, _, own in self._slots:
                 slots[key] = own
         return output.to(self.dtype) if self._autocast else output  # before anything cancels
 
@@ -259,7 +259,7 @@ def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return torch.utils._pytree.tree_map_only(Tensor, function, value)
 
 
-def _places(module: nn.Module) -> list[Place]:
+def _slots(module: nn.Module) -> list[Slot]:
     """Return each place where a tensor sits, with the tensor's own name, which differs for tied tensors."""
     own = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
     return [

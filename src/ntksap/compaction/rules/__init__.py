@@ -1,11 +1,11 @@
 """What each operator does to channels; importing this fills the table."""
 
 from ntksap.compaction.rules import attention, convolution, elementwise, linear, norms, reductions, shape
-from ntksap.compaction.rules.table import RULES, Place, Rule, rule
+from ntksap.compaction.rules.table import RULES, Operator, Rule, rule
 
 __all__ = [
     "RULES",
-    "Place",
+    "Operator",
     "Rule",
     "attention",
     "convolution",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ntksap.compaction.ids import Axes
-from ntksap.compaction.rules.table import Place, rule
+from ntksap.compaction.rules.table import Operator, rule
 
 UNARY = [
     "relu", "relu6", "gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu", "selu", "celu", "hardswish",
@@ -25,13 +25,13 @@ BINARY = [
 
 
 @rule(*UNARY, *BINARY)
-def elementwise(place: Place, *args: Any, **kwargs: Any) -> Axes:
+def elementwise(op: Operator, *args: Any, **kwargs: Any) -> Axes:
     """Unite the axes of all tensors; a size of 1 is broadcast, so nothing can be removed from it."""
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Axes)]
-    return broadcast(place, tensors)
+    return broadcast(op, tensors)
 
 
-def broadcast(place: Place, tensors: Sequence[Axes]) -> Axes:
+def broadcast(op: Operator, tensors: Sequence[Axes]) -> Axes:
     """Return the axes of the common shape of ``tensors``, in which ids at the same index are united."""
     depth = max(len(axes.ids) for axes in tensors)
     result = []
@@ -43,25 +43,25 @@ def broadcast(place: Place, tensors: Sequence[Axes]) -> Axes:
         full = [ids for ids in present if len(ids) == size]
         for ids in present:
             if len(ids) != size:
-                place.freeze(ids, "it is broadcast")
+                op.freeze(ids, "it is broadcast")
         for other in full[1:]:
-            place.unite(full[0], other)
+            op.unite(full[0], other)
         result.append(next((ids for ids in full if ids.any()), full[0]))
     return Axes(tuple(result))
 
 
 @rule("prelu")
-def prelu(place: Place, x: Axes, weight: Axes) -> Axes:
+def prelu(op: Operator, x: Axes, weight: Axes) -> Axes:
     """Multiply the negative side by a slope for each channel, or one for all."""
     if weight.shape[0] == 1:
-        place.freeze(weight.ids[0], "it is broadcast")
+        op.freeze(weight.ids[0], "it is broadcast")
     else:
-        place.unite(x.ids[1], weight.ids[0])
+        op.unite(x.ids[1], weight.ids[0])
     return x
 
 
 @rule("glu")
-def glu(place: Place, x: Axes, dim: int = -1) -> Axes:
+def glu(op: Operator, x: Axes, dim: int = -1) -> Axes:
     """Multiply the first half of an axis by the sigmoid of the second."""
     halves = x.ids[dim].reshape(2, -1)
-    return x.replaced(dim, place.unite_rows(halves))
+    return x.replaced(dim, op.unite_rows(halves))

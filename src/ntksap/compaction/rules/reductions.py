@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 
 from ntksap.compaction.ids import Axes, fixed
-from ntksap.compaction.rules.table import Place, rule
+from ntksap.compaction.rules.table import Operator, rule
 
 
 @rule("sum", "mean", "amax", "amin", "var", "std", "prod", "logsumexp", "linalg_vector_norm", "norm", "max", "min",
       "argmax", "argmin", "any", "all", "var_mean", "std_mean", "median")  # fmt: skip
-def reduction(place: Place, x: Axes, *args: Any, **kwargs: Any) -> Any:
-    """Drop the reduced axes. A sum over channels does not change without a channel of zeros; everything else does."""
-    dims, keep = _reduced(place, x, args, kwargs)
+def reduction(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
+    """Drop the reduced axes. A sum over channels loses nothing with a channel of zeros; everything else does."""
+    dims, keep = _reduced(op, x, args, kwargs)
     for dim in dims:
-        if place.operator != "sum" and place.exact:
-            place.freeze(x.ids[dim], "reduced over")
+        if op.name != "sum" and op.exact:
+            op.freeze(x.ids[dim], "reduced over")
     ids = [np.zeros(1, np.int64) if dim in dims else own for dim, own in enumerate(x.ids) if keep or dim not in dims]
-    value = place.node.meta["val"]
+    value = op.node.meta["val"]
     return [Axes(tuple(ids)) for _ in value] if isinstance(value, tuple | list) else Axes(tuple(ids))
 
 
-def _reduced(place: Place, x: Axes, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[set[int], bool]:
+def _reduced(op: Operator, x: Axes, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[set[int], bool]:
     """Return the reduced dimensions and whether they stay with size 1, by the operator's own schema."""
-    given = dict(zip([a.name for a in place.node.target._schema.arguments[1:]], args, strict=False)) | kwargs  # type: ignore[union-attr]
+    given = dict(zip([a.name for a in op.node.target._schema.arguments[1:]], args, strict=False)) | kwargs  # type: ignore[union-attr]
     dims = given.get("dim")
     every = range(len(x.ids))
     listed = every if dims is None or dims == [] else [dims] if isinstance(dims, int) else dims
@@ -32,9 +32,9 @@ def _reduced(place: Place, x: Axes, args: Sequence[Any], kwargs: dict[str, Any])
 
 
 @rule("softmax", "log_softmax", "_softmax", "cumsum", "cumprod", "logcumsumexp")
-def along(place: Place, x: Axes, dim: int, *args: Any, **kwargs: Any) -> Axes:
-    """Mix the entries along one axis."""
-    place.freeze(x.ids[dim], "mixed along it")
+def along(op: Operator, x: Axes, dim: int, *args: Any, **kwargs: Any) -> Axes:
+    """Mix what stands along one axis."""
+    op.freeze(x.ids[dim], "mixed along it")
     return x
 
 
@@ -49,12 +49,12 @@ POOLING = {
 
 
 @rule(*POOLING)
-def spatial(place: Place, x: Axes, *args: Any, **kwargs: Any) -> Any:
+def spatial(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
     """Work on the last dimensions of each channel."""
-    count = POOLING[place.operator]
+    count = POOLING[op.name]
     for ids in x.ids[-count:]:
-        place.freeze(ids, "an axis of space")
-    value = place.node.meta["val"]
+        op.freeze(ids, "an axis of space")
+    value = op.node.meta["val"]
     first = value[0] if isinstance(value, tuple | list) else value
     result = Axes((*x.ids[:-count], *fixed(first.shape[-count:]).ids))
     return [result for _ in value] if isinstance(value, tuple | list) else result

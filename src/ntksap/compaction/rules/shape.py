@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ntksap.compaction.attention import loses_heads
 from ntksap.compaction.graph import operator_name
 from ntksap.compaction.ids import Axes, Ints, fixed
-from ntksap.compaction.rules.table import Place, rule
+from ntksap.compaction.rules.table import Operator, rule
 
 VIEWS = {"view", "reshape", "_unsafe_view", "unflatten", "expand"}
 """Operators whose arguments name sizes; a size of −1 follows by itself."""
@@ -26,14 +26,14 @@ MOVES = {
 
 
 @rule(*VIEWS, *MOVES)
-def move(place: Place, *args: Any, **kwargs: Any) -> Any:
-    """Carry the ids of each axis to the axis of the result that they end up on."""
-    if place.operator in ("pad", "constant_pad_nd"):
-        args = (args[0], args[1])  # the padding is not a channel of any layer, whatever its value
+def move(op: Operator, *args: Any, **kwargs: Any) -> Any:
+    """Carry the ids of each axis to the axis of the result on which they stand."""
+    if op.name in ("pad", "constant_pad_nd"):
+        args = (args[0], args[1])  # what is put around is no channel of any layer, whatever its value
         kwargs = {}
     flat, spec = tree_flatten((args, kwargs))
     tensors = [index for index, value in enumerate(flat) if isinstance(value, Axes)]
-    shape = tuple(int(size) for size in place.node.meta["val"].shape)
+    shape = tuple(int(size) for size in op.node.meta["val"].shape)
     carried: dict[int, Ints] = {}
     depth = max(len(flat[index].ids) for index in tensors)
     for back in range(depth, 0, -1):
@@ -43,20 +43,20 @@ def move(place: Place, *args: Any, **kwargs: Any) -> Any:
         filled = list(flat)
         for index in tensors:
             filled[index] = _spread(flat[index], back)
-        moved = _run(place.node, *tree_unflatten(filled, spec))
-        dim, ids = _read(place, moved.numpy().astype(np.int64))
-        if dim is None or _lost(place, np.concatenate(own), moved):
+        moved = _run(op.node, *tree_unflatten(filled, spec))
+        dim, ids = _read(op, moved.numpy().astype(np.int64))
+        if dim is None or _lost(op, np.concatenate(own), moved):
             for lone in own:
-                place.freeze(lone, "it has no axis of its own left" if dim is None else "a part of it is left out")
+                op.freeze(lone, "it has no axis of its own left" if dim is None else "a part of it is left out")
             if dim is None:
                 continue
         if dim in carried:
-            kept, other = (carried[dim], ids) if place.units.free(carried[dim]).any() else (ids, carried[dim])
-            place.freeze(other, "merged with another axis")
+            kept, other = (carried[dim], ids) if op.units.free(carried[dim]).any() else (ids, carried[dim])
+            op.freeze(other, "merged with another axis")
             carried[dim] = kept
         else:
             carried[dim] = ids
-    _note_sizes(place, carried)
+    _note_sizes(op, carried)
     return Axes(tuple(carried.get(dim, np.zeros(size, np.int64)) for dim, size in enumerate(shape)))
 
 
@@ -74,15 +74,15 @@ def _run(node: fx.Node, args: Any, kwargs: Any) -> Tensor:
     return result
 
 
-def _lost(place: Place, present: Ints, moved: Tensor) -> bool:
+def _lost(op: Operator, present: Ints, moved: Tensor) -> bool:
     """Return whether ids that went in did not come out."""
-    there = place.units.marks([0])
+    there = op.units.marks([0])
     there[moved.numpy().astype(np.int64).ravel()] = True
     return not there[present].all()
 
 
-def _read(place: Place, grid: Ints) -> tuple[int | None, Ints]:
-    """Return the axis of ``grid`` that the ids are on and the id of each of its indices; None for no axis.
+def _read(op: Operator, grid: Ints) -> tuple[int | None, Ints]:
+    """Return the axis of ``grid`` on which the ids stand and the id of each of its indices; None for no axis.
 
     Where an axis was split in two, ids on one of them stay apart and those along the other are united.
     """
@@ -92,11 +92,11 @@ def _read(place: Place, grid: Ints) -> tuple[int | None, Ints]:
         return None, grid.reshape(-1)[:1]
     if len(varying) == 1:
         return varying[0], core
-    roots = place.units.roots(core.reshape(-1)).reshape(core.shape)
+    roots = op.units.roots(core.reshape(-1)).reshape(core.shape)
     natural = [k for k in range(core.ndim) if _constant_elsewhere(roots, k)]
-    chosen = natural[0] if natural else _choose(place, core, varying)
+    chosen = natural[0] if natural else _choose(op, core, varying)
     rows = np.moveaxis(core, chosen, -1).reshape(-1, core.shape[chosen])
-    return varying[chosen], place.unite_rows(rows)
+    return varying[chosen], op.unite_rows(rows)
 
 
 def _constant_elsewhere(roots: Ints, dim: int) -> bool:
@@ -104,12 +104,12 @@ def _constant_elsewhere(roots: Ints, dim: int) -> bool:
     return bool((rows == rows[0]).all())
 
 
-def _choose(place: Place, core: Ints, varying: Sequence[int]) -> int:
+def _choose(op: Operator, core: Ints, varying: Sequence[int]) -> int:
     """Choose the axis that keeps its ids apart: heads, else the size that follows by itself, else the largest."""
-    sizes = _named_sizes(place.node) if place.operator in VIEWS else {}
-    if isinstance(place.owner, nn.MultiheadAttention):  # (heads, size of a head), or (queries, keys, values; heads)
-        return core.ndim - 2 if core.shape[-1] == place.owner.head_dim else core.ndim - 1
-    counts = [k for k in range(core.ndim) if _counts_heads(place.owner, core.shape[k])]
+    sizes = _named_sizes(op.node) if op.name in VIEWS else {}
+    if isinstance(op.owner, nn.MultiheadAttention):  # (heads, size of a head), or (queries, keys, values; heads)
+        return core.ndim - 2 if core.shape[-1] == op.owner.head_dim else core.ndim - 1
+    counts = [k for k in range(core.ndim) if _counts_heads(op.owner, core.shape[k])]
     if counts and sizes:
         return counts[-1]  # after three parts, an axis of three is that of the heads
     following = [k for k, dim in enumerate(varying) if sizes.get(dim) == -1]
@@ -147,62 +147,62 @@ def _named_sizes(node: fx.Node) -> dict[int, int]:
     return {start + dim: int(size) for dim, size in enumerate(given)}
 
 
-def _note_sizes(place: Place, carried: dict[int, Ints]) -> None:
-    """Tell the place about axes whose size is among the arguments."""
-    if isinstance(place.owner, nn.MultiheadAttention):
-        for ids in () if loses_heads(place.owner) else carried.values():
-            place.freeze(ids, "attention with other keys, values or added ones is left whole")
+def _note_sizes(op: Operator, carried: dict[int, Ints]) -> None:
+    """Tell the operator about axes whose size stands in the arguments."""
+    if isinstance(op.owner, nn.MultiheadAttention):
+        for ids in () if loses_heads(op.owner) else carried.values():
+            op.freeze(ids, "attention with other keys, values or added ones is left whole")
         return
-    if place.operator not in VIEWS:
+    if op.name not in VIEWS:
         return
-    sizes = _named_sizes(place.node)
+    sizes = _named_sizes(op.node)
     for dim, ids in carried.items():
         if sizes.get(dim, -1) != -1:
-            place.carry_size(ids)
+            op.carry_size(ids)
 
 
 @rule("chunk", "split", "split_with_sizes", "tensor_split", "unbind")
-def split(place: Place, x: Axes, *args: Any, **kwargs: Any) -> list[Axes]:
+def split(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> list[Axes]:
     """Cut an axis into parts; parts of equal size lose the same places, so that the cut stays where it is."""
-    shapes = [tuple(part.shape) for part in place.node.meta["val"]]
-    if place.operator == "unbind":
+    shapes = [tuple(part.shape) for part in op.node.meta["val"]]
+    if op.name == "unbind":
         dim = (args[0] if args else kwargs.get("dim", 0)) % len(x.ids)
-        place.freeze(x.ids[dim], "its entries are taken apart")
+        op.freeze(x.ids[dim], "its entries are taken apart")
         return [Axes((*x.ids[:dim], *x.ids[dim + 1 :])) for _ in shapes]
     dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % len(x.ids)
     ids = x.ids[dim]
     lengths = [int(shape[dim]) for shape in shapes]
     if len(lengths) > 1 and ids.any():
         if len(set(lengths)) == 1:
-            place.unite_rows(ids.reshape(len(lengths), -1))
-        if place.operator != "chunk" and not isinstance(place.owner, nn.MultiheadAttention):
-            place.carry_size(ids)
+            op.unite_rows(ids.reshape(len(lengths), -1))
+        if op.name != "chunk" and not isinstance(op.owner, nn.MultiheadAttention):
+            op.carry_size(ids)
     places = np.split(ids, np.cumsum(lengths)[:-1])
     return [x.replaced(dim, part) for part in places]
 
 
 @rule("slice", "narrow", "select", "index_select", "roll", "index", "gather", "take_along_dim", "scatter", "index_add")
-def pick(place: Place, x: Axes, *args: Any, **kwargs: Any) -> Axes:
+def pick(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Axes:
     """Take entries by position; a position means another channel once channels are gone, so that axis stays."""
-    operator = place.operator
+    operator = op.name
     if operator == "index":
         indexed = {dim for dim, index in enumerate(args[0]) if index is not None}
         if len(indexed) > 1:
-            place.freeze_all([x, args], "taken by position")
-            return fixed(place.node.meta["val"].shape)
+            op.freeze_all([x, args], "taken by position")
+            return fixed(op.node.meta["val"].shape)
     elif operator == "roll":
         dims = args[1] if len(args) > 1 else kwargs.get("dims", [])
         indexed = {dim % len(x.ids) for dim in (dims or range(len(x.ids)))}
     elif operator in ("gather", "take_along_dim", "scatter", "index_add"):
-        place.freeze_all([x, args, kwargs], "taken by position")
-        return fixed(place.node.meta["val"].shape)
+        op.freeze_all([x, args, kwargs], "taken by position")
+        return fixed(op.node.meta["val"].shape)
     else:
         dim = (args[0] if args else kwargs.get("dim", 0)) % len(x.ids)
-        whole = operator in ("slice", "narrow") and place.node.meta["val"].shape[dim] == x.shape[dim]
+        whole = operator in ("slice", "narrow") and op.node.meta["val"].shape[dim] == x.shape[dim]
         indexed = set() if whole else {dim}
     for dim in indexed:
-        place.freeze(x.ids[dim], "a part of it is taken by position")
-    shape = place.node.meta["val"].shape
+        op.freeze(x.ids[dim], "a part of it is taken by position")
+    shape = op.node.meta["val"].shape
     if operator == "select":
         return Axes(tuple(ids for dim, ids in enumerate(x.ids) if dim not in indexed))
     if operator == "index" and len(shape) != len(x.ids):

@@ -11,7 +11,7 @@ from ntksap.compaction.graph import described, operator_name, owner_of
 from ntksap.compaction.ids import Axes, Ints, Units
 
 Rule: TypeAlias = Callable[..., Any]
-"""``(place, *arguments, **keywords) -> Axes``, or a list of them for several results; tensors come as `Axes`."""
+"""``(op, *arguments, **keywords) -> Axes``, or a list of them for several results; tensors come as `Axes`."""
 
 Decorated = TypeVar("Decorated", bound=Rule)
 
@@ -23,7 +23,7 @@ def rule(*names: str, replace: bool = False) -> Callable[[Decorated], Decorated]
     """Register the rule of operators by name.
 
     >>> @rule("erfinv")
-    ... def erfinv(place, x):
+    ... def erfinv(op, x):
     ...     return x  # an elementwise function leaves channels where they are
     """
 
@@ -37,7 +37,7 @@ def rule(*names: str, replace: bool = False) -> Callable[[Decorated], Decorated]
     return register
 
 
-class Place:
+class Operator:
     """One operator of the graph, as its rule sees it."""
 
     def __init__(
@@ -55,10 +55,10 @@ class Place:
         """
         self.node = node
         self.units = units
-        self.operator = operator_name(node)
+        self.name = operator_name(node)
         self.path = owner_of(node)
         self.owner = module.get_submodule(self.path)
-        self.exact = self.operator not in inexact
+        self.exact = self.name not in inexact
         self.rigid = type(self.owner).__qualname__ in rigid
         self.apart = apart
         self.sized = False

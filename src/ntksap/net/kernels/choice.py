@@ -182,7 +182,7 @@ def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Return the least seconds of each way, timed in turn; one that is far behind is not timed again."""
     seconds = dict.fromkeys(ways, math.inf)
     for work in ways.values():
-        work()  # plans are made, memory is taken
+        work()  # traversals are made, memory is taken
     begin = time.perf_counter()
     # For one thread, its own processor time, whatever else the machine does; several threads wait for one another.
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter

@@ -33,7 +33,7 @@ class Shape(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Traversal:
     """The kept weights of one convolution for one size of images, in the order in which the kernels walk through them.
 
     ``kept`` (K,) holds the flat indices of the kept weights, sorted by output; ``order`` (K,) sorts them by the plane
@@ -84,11 +84,11 @@ def sparse_conv2d(
 
 
 def moved(x: Tensor, weight: Tensor, kept: Tensor, how: Geometry) -> Tensor:
-    """Return what `sparse_conv2d` returns, for weights that move over the images in this way."""
-    plan = _plan(x, kept, how)
+    """Return what `sparse_conv2d` does for weights that move over the images in this way."""
+    traversal = _traversal(x, kept, how)
     if not torch.is_grad_enabled() or not (x.requires_grad or weight.requires_grad):
-        return _forward(x.contiguous(), weight, plan)
-    y: Tensor = _SparseConv.apply(x.contiguous(), weight, plan)  # type: ignore[no-untyped-call]
+        return _forward(x.contiguous(), weight, traversal)
+    y: Tensor = _SparseConv.apply(x.contiguous(), weight, traversal)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -102,11 +102,11 @@ def by_kept_weights(
     how = _geometry(stride, padding, dilation, groups)
     if transformed(x, g) or not available(x, g) or x.dtype != g.dtype or not _faster(x, kept, how):
         return None
-    plan, x, g = _plan(x, kept, how), x.contiguous(), g.contiguous()
-    found = x.new_zeros(len(g), len(plan.kept))
-    lists = (plan.first, plan.where, plan.back_first, plan.back_where, None)
+    traversal, x, g = _traversal(x, kept, how), x.contiguous(), g.contiguous()
+    found = x.new_zeros(len(g), len(traversal.kept))
+    lists = (traversal.first, traversal.where, traversal.back_first, traversal.back_where, None)
     for one, to in zip(g, found, strict=True):
-        call("sparse_conv_backward", x.dtype, plan.shape, 1, x, one, None, to, *lists, 1)
+        call("sparse_conv_backward", x.dtype, traversal.shape, 1, x, one, None, to, *lists, 1)
     return found
 
 
@@ -165,17 +165,17 @@ def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool
     return bool(kept.count_nonzero() <= limit * kept.numel())
 
 
-def _plan(x: Tensor, kept: Tensor, how: Geometry) -> Plan:
-    """Return the plan for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
-    plans, size = _plans.setdefault(kept, {}), tuple(x.shape[1:])
+def _traversal(x: Tensor, kept: Tensor, how: Geometry) -> Traversal:
+    """Return the traversal for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
+    traversals, size = _traversals.setdefault(kept, {}), tuple(x.shape[1:])
     key = (how, size, kept._version)
-    if key not in plans:
-        plans[key] = _make(size, kept.bool().contiguous(), how)
-    made: Plan = plans[key]
+    if key not in traversals:
+        traversals[key] = _make(size, kept.bool().contiguous(), how)
+    made: Traversal = traversals[key]
     return made
 
 
-_plans: Any = WeakIdKeyDictionary()
+_traversals: Any = WeakIdKeyDictionary()
 
 
 def _geometry(stride: Size, padding: Size, dilation: Size, groups: int) -> Geometry:
@@ -201,49 +201,49 @@ def _shape(size: tuple[int, ...], weight: tuple[int, ...], how: Geometry) -> Sha
     )  # fmt: skip
 
 
-def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Plan:
+def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Traversal:
     shape, count = _shape(size, tuple(kept.shape), how), int(kept.count_nonzero())
     planes = shape.channels * shape.stride_y * shape.stride_x
     index, order = torch.empty(2, count, dtype=torch.long)
     where, back_where = torch.empty(2, count, dtype=torch.int32)
     first, back_first = torch.empty(shape.outputs + 1, dtype=torch.long), torch.zeros(planes + 1, dtype=torch.long)
     numbers = (how.groups, *kept.shape[2:], *how.dilation)
-    call("sparse_plan", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
-    return Plan(shape, index, order, first, where, back_first, back_where)
+    call("sparse_traversal", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
+    return Traversal(shape, index, order, first, where, back_first, back_where)
 
 
-def _forward(x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
-    shape, values = plan.shape, weight.detach().flatten()[plan.kept]
+def _forward(x: Tensor, weight: Tensor, traversal: Traversal) -> Tensor:
+    shape, values = traversal.shape, weight.detach().flatten()[traversal.kept]
     y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
-    lists = (plan.first, plan.where, values, plan.back_first)
-    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, _workers(x, plan))
+    lists = (traversal.first, traversal.where, values, traversal.back_first)
+    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, _workers(x, traversal))
     return y
 
 
-def _workers(x: Tensor, plan: Plan) -> int:
-    """Return how many threads have something to do: they share stacks of images, and waking one takes time."""
-    return min(threads(), -(-len(x) // plan.shape.stack)) or 1
+def _workers(x: Tensor, traversal: Traversal) -> int:
+    """Return how many threads have something to do: they share stacks of images, and waking one takes its time."""
+    return min(threads(), -(-len(x) // traversal.shape.stack)) or 1
 
 
 class _SparseConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, traversal: Traversal) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.plan = plan
-        return _forward(x, weight, plan)
+        ctx.traversal = traversal
+        return _forward(x, weight, traversal)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), plan, g = ctx.saved_tensors, ctx.plan, gradients[0].contiguous()
-        values = weight.detach().flatten()[plan.kept][plan.order]
+        (x, weight), traversal, g = ctx.saved_tensors, ctx.traversal, gradients[0].contiguous()
+        values = weight.detach().flatten()[traversal.kept][traversal.order]
         by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        workers = _workers(x, plan)
+        workers = _workers(x, traversal)
         by_values = x.new_zeros(workers, len(values)) if ctx.needs_input_grad[1] else None
-        lists = (plan.first, plan.where, plan.back_first, plan.back_where, values)
-        call("sparse_conv_backward", x.dtype, plan.shape, len(x), x, g, by_x, by_values, *lists, workers)
+        lists = (traversal.first, traversal.where, traversal.back_first, traversal.back_where, values)
+        call("sparse_conv_backward", x.dtype, traversal.shape, len(x), x, g, by_x, by_values, *lists, workers)
         by_weight = None
         if by_values is not None:
-            by_weight = x.new_zeros(weight.numel()).index_copy_(0, plan.kept, by_values.sum(0)).view(weight.shape)
+            by_weight = x.new_zeros(weight.numel()).index_copy_(0, traversal.kept, by_values.sum(0)).view(weight.shape)
             by_weight = torch.empty_like(weight).copy_(by_weight)  # in the weight's own layout, as DDP wants it
         return by_x, by_weight, None
