@@ -25,7 +25,7 @@ def convolution(
     elif weight.shape[1] == 1:  # depthwise: a group is one input channel and goes with it
         op.freeze(weight.ids[1], "a depthwise kernel has one input")
         op.unite(np.repeat(inside, weight.shape[0] // groups), outside)
-    elif not op.apart:  # the same places of every group, so that groups stay alike
+    elif not op.apart:  # the same places of every group, so that groups stay the same size
         op.unite(op.unite_rows(inside.reshape(groups, -1)), weight.ids[1])
         op.unite_rows(outside.reshape(groups, -1))
     return _result(op, x, weight, bias, outside)
@@ -58,10 +58,10 @@ def _channel(x: Axes, weight: Axes) -> int:
 
 
 def _check_groups(op: Operator, groups: int, *channels: Any) -> None:
-    """Freeze channels in groups whose number is no attribute of a layer, and so cannot follow."""
+    """Freeze channels in groups whose number is not an attribute of a layer, and so cannot follow."""
     if groups > 1 and not isinstance(op.owner, _ConvNd):
         for ids in channels:
-            op.freeze(ids, "a convolution in groups that is no layer of torch.nn")
+            op.freeze(ids, "a convolution in groups that is not a layer of torch.nn")
 
 
 def _result(op: Operator, x: Axes, weight: Axes, bias: Axes | None, outside: Any) -> Axes:

@@ -20,7 +20,7 @@ def linear(op: Operator, x: Axes, weight: Axes, bias: Axes | None = None) -> Axe
 
 @rule("matmul", "mm", "bmm", "mv", "dot")
 def matmul(op: Operator, a: Axes, b: Axes) -> Axes:
-    """``a (…, N, K) · b (…, K, M)``, either of them a vector too."""
+    """``a (…, N, K) · b (…, K, M)``, either of which may be a vector."""
     op.unite(a.ids[-1], b.ids[-2] if len(b.ids) > 1 else b.ids[-1])
     stacked = [Axes(axes.ids[:-2]) for axes in (a, b) if len(axes.ids) > 2]
     leading = broadcast(op, stacked).ids if stacked else ()

@@ -12,7 +12,7 @@ from ntksap.compaction.rules.table import Operator, rule
 @rule("sum", "mean", "amax", "amin", "var", "std", "prod", "logsumexp", "linalg_vector_norm", "norm", "max", "min",
       "argmax", "argmin", "any", "all", "var_mean", "std_mean", "median")  # fmt: skip
 def reduction(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
-    """Drop the reduced axes. A sum over channels loses nothing with a channel of zeros; everything else does."""
+    """Drop the reduced axes. A sum over channels does not change without a channel of zeros; everything else does."""
     dims, keep = _reduced(op, x, args, kwargs)
     for dim in dims:
         if op.name != "sum" and op.exact:
@@ -33,7 +33,7 @@ def _reduced(op: Operator, x: Axes, args: Sequence[Any], kwargs: dict[str, Any])
 
 @rule("softmax", "log_softmax", "_softmax", "cumsum", "cumprod", "logcumsumexp")
 def along(op: Operator, x: Axes, dim: int, *args: Any, **kwargs: Any) -> Axes:
-    """Mix what stands along one axis."""
+    """Mix the entries along one axis."""
     op.freeze(x.ids[dim], "mixed along it")
     return x
 

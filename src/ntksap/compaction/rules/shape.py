@@ -27,9 +27,9 @@ MOVES = {
 
 @rule(*VIEWS, *MOVES)
 def move(op: Operator, *args: Any, **kwargs: Any) -> Any:
-    """Carry the ids of each axis to the axis of the result on which they stand."""
+    """Carry the ids of each axis to the axis of the result that they end up on."""
     if op.name in ("pad", "constant_pad_nd"):
-        args = (args[0], args[1])  # what is put around is no channel of any layer, whatever its value
+        args = (args[0], args[1])  # the padding is not a channel of any layer, whatever its value
         kwargs = {}
     flat, spec = tree_flatten((args, kwargs))
     tensors = [index for index, value in enumerate(flat) if isinstance(value, Axes)]
@@ -82,7 +82,7 @@ def _lost(op: Operator, present: Ints, moved: Tensor) -> bool:
 
 
 def _read(op: Operator, grid: Ints) -> tuple[int | None, Ints]:
-    """Return the axis of ``grid`` on which the ids stand and the id of each of its indices; None for no axis.
+    """Return the axis of ``grid`` that the ids are on and the id of each of its indices; None for no axis.
 
     Where an axis was split in two, ids on one of them stay apart and those along the other are united.
     """

@@ -84,7 +84,7 @@ def sparse_conv2d(
 
 
 def moved(x: Tensor, weight: Tensor, kept: Tensor, how: Geometry) -> Tensor:
-    """Return what `sparse_conv2d` does for weights that move over the images in this way."""
+    """Return what `sparse_conv2d` returns, for weights that move over the images in this way."""
     traversal = _traversal(x, kept, how)
     if not torch.is_grad_enabled() or not (x.requires_grad or weight.requires_grad):
         return _forward(x.contiguous(), weight, traversal)
@@ -208,7 +208,7 @@ def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Traversal:
     where, back_where = torch.empty(2, count, dtype=torch.int32)
     first, back_first = torch.empty(shape.outputs + 1, dtype=torch.long), torch.zeros(planes + 1, dtype=torch.long)
     numbers = (how.groups, *kept.shape[2:], *how.dilation)
-    call("sparse_traversal", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
+    call("sparse_plan", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
     return Traversal(shape, index, order, first, where, back_first, back_where)
 
 
@@ -221,7 +221,7 @@ def _forward(x: Tensor, weight: Tensor, traversal: Traversal) -> Tensor:
 
 
 def _workers(x: Tensor, traversal: Traversal) -> int:
-    """Return how many threads have something to do: they share stacks of images, and waking one takes its time."""
+    """Return how many threads have something to do: they share stacks of images, and waking one takes time."""
     return min(threads(), -(-len(x) // traversal.shape.stack)) or 1
 
 

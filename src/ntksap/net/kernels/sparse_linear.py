@@ -33,7 +33,7 @@ class Traversal:
 
 @dataclass(frozen=True)
 class Traversals:
-    """For the product with the weights, and for that with their transpose.
+    """Plans for the product with the weights, and for the product with their transpose.
 
     ``kept`` (K,) holds the flat indices of the kept weights in the order of ``forth``; ``order`` (K,) holds, for the
     weights in the order of ``back``, their places in ``forth``; ``shape`` is that of the weights.
@@ -134,6 +134,6 @@ def _walk(mask: Tensor, *, by_row: bool) -> tuple[Traversal, Tensor]:
     row, first, start = torch.empty(3, outputs + 1, dtype=torch.long)
     (column, index), groups = torch.empty(2, count, dtype=torch.int32), ctypes.c_int64()
     steps = (inputs, 1) if by_row else (1, outputs)
-    call("linear_traversal", None, mask, outputs, inputs, *steps, groups, row, first, start, column, index)
+    call("linear_plan", None, mask, outputs, inputs, *steps, groups, row, first, start, column, index)
     tensors = (row, first, start, column)
     return Traversal(Lists(inputs, outputs, groups.value, *(tensor.data_ptr() for tensor in tensors)), tensors), index

@@ -23,7 +23,7 @@ typedef struct {
 } Shape;
 
 /* Lists the kept weights (outputs, channels / groups, high, wide) by output, and by the plane that they look at. */
-int sparse_traversal(const Shape *s, const char *kept, int64_t groups, int64_t high, int64_t wide, int64_t apart_y, int64_t apart_x,
+int sparse_plan(const Shape *s, const char *kept, int64_t groups, int64_t high, int64_t wide, int64_t apart_y, int64_t apart_x,
                  int64_t *index, int64_t *first, int *where, int64_t *back_first, int64_t *order, int *back_where)
 {
     const int64_t per_group = s->channels / groups, planes = s->channels * s->stride_y * s->stride_x;

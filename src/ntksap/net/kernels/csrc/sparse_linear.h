@@ -27,7 +27,7 @@ typedef struct {
 
 /* Lists the kept weights of (outputs, inputs), which are `across` and `down` numbers apart. Returns through `groups` how
    many groups there are; index[k] is the place of a weight. */
-int linear_traversal(const char *kept, int64_t outputs, int64_t inputs, int64_t down, int64_t across, int64_t *groups, int64_t *row,
+int linear_plan(const char *kept, int64_t outputs, int64_t inputs, int64_t down, int64_t across, int64_t *groups, int64_t *row,
                 int64_t *first, int64_t *start, int *column, int *index)
 {
     int64_t found = 0, columns = 0, weights = 0;
