@@ -94,6 +94,37 @@ def batch_order(
     return tuple(share if len(share) else batch[:1] for share, batch in shares)
 
 
+class OrderedSplit:
+    """A split that has only to say how it makes batches of given images."""
+
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        epoch: int = 0,
+        augment: bool = False,
+        device: torch.device | str = "cpu",
+        indices: Tensor | None = None,
+        part: tuple[int, int] = (0, 1),
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (images, labels) as `Split.batches` says."""
+        order = batch_order(len(self), batch_size, seed=seed, epoch=epoch, augment=augment, indices=indices, part=part)
+        return self._batches(order, (seed, epoch) if augment and seed is not None else None, device)
+
+    def _batches(
+        self, order: tuple[Tensor, ...], key: tuple[int, int] | None, device: torch.device | str
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of these images; ``key`` is (seed, epoch) of the augmentation, None for none."""
+        raise NotImplementedError
+
+
 def pruning_batches(
     dataset: Dataset, *, per_class: int = 10, batch_size: int = 256, seed: int = 0
 ) -> list[tuple[Tensor, Tensor]]:

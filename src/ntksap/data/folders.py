@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ntksap._base import generator_of
-from ntksap.data.base import DataError, batch_order
+from ntksap.data.base import DataError, OrderedSplit
 from ntksap.data.memory import normalise
 from ntksap.data.patches import View, decode
 
 
-class FolderSplit:
+class FolderSplit(OrderedSplit):
     """A split whose images are files.
 
     files: (path below `folder`, label) of each image. view: how an image becomes a square of pixels.
@@ -42,25 +42,6 @@ class FolderSplit:
         self.mean = mean
         self.std = std
         self.workers = workers
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.labels)
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        seed: int | None = None,
-        epoch: int = 0,
-        augment: bool = False,
-        device: torch.device | str = "cpu",
-        indices: Tensor | None = None,
-        part: tuple[int, int] = (0, 1),
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (images, labels) as `Split.batches` says."""
-        order = batch_order(len(self), batch_size, seed=seed, epoch=epoch, augment=augment, indices=indices, part=part)
-        return self._batches(order, (seed, epoch) if augment and seed is not None else None, device)
 
     def _batches(
         self, order: tuple[Tensor, ...], key: tuple[int, int] | None, device: torch.device | str

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntksap._base import generator_of
-from ntksap.data.base import batch_order
+from ntksap.data.base import OrderedSplit
 
 
-class MemorySplit:
+class MemorySplit(OrderedSplit):
     """A split whose images stay in memory.
 
     images: uint8 N,C,H,W. labels: int64 N. mean, std: per channel, in units where white is 1.
@@ -35,26 +35,6 @@ class MemorySplit:
         self.pad = pad
         self.flip = flip
 
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.labels)
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        seed: int | None = None,
-        epoch: int = 0,
-        augment: bool = False,
-        device: torch.device | str = "cpu",
-        indices: Tensor | None = None,
-        part: tuple[int, int] = (0, 1),
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (images, labels) as `Split.batches` says."""
-        order = batch_order(len(self), batch_size, seed=seed, epoch=epoch, augment=augment, indices=indices, part=part)
-        draws = self.draw(seed, epoch) if augment and seed is not None else None
-        return self._batches(order, draws, device)
-
     def draw(self, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
         """Draw how each image of the split is augmented: offsets int64 N,2 (down, right) and flips bool N.
 
@@ -66,8 +46,9 @@ class MemorySplit:
         return offsets, flips & self.flip
 
     def _batches(
-        self, order: tuple[Tensor, ...], draws: tuple[Tensor, Tensor] | None, device: torch.device | str
+        self, order: tuple[Tensor, ...], key: tuple[int, int] | None, device: torch.device | str
     ) -> Iterator[tuple[Tensor, Tensor]]:
+        draws = None if key is None else self.draw(*key)
         for index in order:
             images = self.images[index].to(device)
             if draws is not None:
