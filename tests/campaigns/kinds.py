@@ -79,6 +79,8 @@ def then(middle: Callable[[Tensor], Tensor], inside: int = 6) -> Make:
 
 IMAGE = normal(2, 6, 6)
 CLOSED = frozenset({"ntk-sap-analytic"})
+LOGITS = frozenset({"random-erk-logits"})
+"""Its allocation evaluates the module without values."""
 
 
 def windows(self: Forward, x: Tensor) -> Tensor:
@@ -275,7 +277,7 @@ KINDS = [
     Kind("where", then(lambda y: torch.where(torch.eye(6) > 0, y, 0.5 * y)), IMAGE),
     Kind("masked_fill", then(lambda y: y.masked_fill(torch.eye(6) > 0, 1.0)), IMAGE),
     Kind("a comparison of values", then(lambda y: y * (y > 0.1)), IMAGE, CLOSED),
-    Kind("values decide", then(lambda y: y if float(y.sum()) > -1e9 else -y), IMAGE, CLOSED),
+    Kind("values decide", then(lambda y: y if float(y.sum()) > -1e9 else -y), IMAGE, CLOSED | LOGITS),
     Kind("cumulative sums", then(lambda y: y.cumsum(-1)), IMAGE, CLOSED),
     Kind("largest values", then(lambda y: y.amax(dim=-1, keepdim=True)), IMAGE, CLOSED),
     Kind("Fourier transform", then(lambda y: torch.fft.irfft(torch.fft.rfft(y), n=6)), IMAGE, CLOSED),
@@ -332,12 +334,12 @@ KINDS = [
         RECOMPUTES | CLOSED,
     ),
     Kind("weight_norm", parametrized(new.weight_norm), VECTOR),
-    Kind("weight_norm, older", parametrized(old.weight_norm), VECTOR),
+    Kind("weight_norm, older", parametrized(old.weight_norm), VECTOR, LOGITS),
     Kind("weight_norm, pruned", parametrized(new.weight_norm), VECTOR,
          EMPTY_ROWS | {"dpai"},
          settings={"include": ["default", "*.original1"], "floor": 8}),
     Kind("spectral_norm", parametrized(new.spectral_norm), VECTOR, frozenset({"synflow"})),
-    Kind("spectral_norm, older", parametrized(old.spectral_norm), VECTOR),
+    Kind("spectral_norm, older", parametrized(old.spectral_norm), VECTOR, LOGITS),
     Kind("orthogonal", parametrized(new.orthogonal), VECTOR),
     Kind(
         "parametrization of its own",

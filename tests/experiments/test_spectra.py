@@ -85,7 +85,7 @@ def test_what_cannot_be_done_is_said_before_any_work(tmp_path):
         (["--methods", "snip"], "needs data: add --data"),
         (["--methods", "synflo"], "Did you mean 'synflow'"),
         (["--sparsities", "1.0"], "0 ≤ sparsity < 1"),
-        (["--sparsities", "a"], "--sparsities are numbers"),
+        (["--sparsities", "a"], "--sparsities takes numbers"),
         (["--inputs", "0"], "--inputs must be at least 1"),
         (["--data", "digits", "--inputs", "1000"], "360 test images"),
         (["--out", str(tmp_path / "run")], "already exists"),

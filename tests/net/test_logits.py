@@ -96,3 +96,10 @@ def test_a_gate_that_weighs_channels_by_a_softmax_is_attention():
             return self.head(self.layer(x) * self.gate(x).softmax(-1))
 
     assert has_attention(Gate(), torch.ones(1, 4))
+
+
+def test_torch_logs_nothing_where_a_module_cannot_be_evaluated_without_values(caplog):
+    module = nn.utils.spectral_norm(nn.Linear(4, 4))
+    with pytest.raises(InputError, match="asks for values"):
+        has_attention(module, torch.ones(1, 4))
+    assert not caplog.records

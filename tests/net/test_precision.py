@@ -38,9 +38,8 @@ def test_auto_is_the_models_own_precision_and_the_record_says_which():
 
 def test_float64_is_computed_in_float64():
     seen = []
-    ntksap.prune(
-        conv_bn(), 0.5, precision="float64", input_shape=(2, 5, 5), rounds=1, output=lambda y: seen.append(y.dtype) or y
-    )
+    how = {"precision": "float64", "input_shape": (2, 5, 5), "rounds": 1}
+    ntksap.prune(conv_bn(), 0.5, "ntk-sap", output=lambda y: seen.append(y.dtype) or y, **how)
     assert set(seen) == {torch.float64}
 
 

@@ -44,7 +44,7 @@ def test_running_out_of_memory_halves_the_slices_and_says_so():
                 raise torch.OutOfMemoryError("out of memory")
         return result
 
-    plan = {"sparsity": 0.5, "rounds": 2, "draws": 1, "batch": 8, **case.source()}
+    plan = {"sparsity": 0.5, "method": "ntk-sap", "rounds": 2, "draws": 1, "batch": 8, **case.source()}
     with pytest.warns(MemoryWarning) as seen:
         masks = ntksap.prune(module, output=output, **plan)
     told = [str(warning.message) for warning in seen]

@@ -94,7 +94,7 @@ def test_a_checkpoint_is_not_loaded_with_other_kernels_unless_the_user_insists(t
     next(train(saved, digits()))
     saved.save(tmp_path / "ours")
     without_kernels(monkeypatch)
-    with pytest.raises(CheckpointError, match=r"kernels of ntksap and torch; here are those of torch"):
+    with pytest.raises(CheckpointError, match=r"kernels of ntksap and torch; those here are of torch"):
         loaded.load(tmp_path / "ours")
     assert loaded.epoch == 0
     loaded.load(tmp_path / "ours", other_kernels=True)

@@ -81,13 +81,14 @@ def test_a_killed_worker_and_a_killed_node_change_no_bit(cluster, tmp_path):
 def test_ray_on_this_machine_ends_with_its_command_which_goes_on_later(cluster, tmp_path):
     arguments = ["--epochs", "60"]
     process = compare(cluster, tmp_path, *arguments)
-    _, worker, _ = until("a run at work", lambda: at_work(tmp_path, "driver"), process)
+    until("a run at work", lambda: at_work(tmp_path, "driver"), process)
     process.kill()
     process.communicate()
-    until("the worker is gone", lambda: not node_of(worker))
+    until("its workers are gone", lambda: not at_work(tmp_path, "driver"))
 
     process = compare(cluster, tmp_path, *arguments)
     folder, worker, records = until("a run at work", lambda: at_work(tmp_path, "driver"), process)
+    until("news of it", lambda: len((folder / "metrics.jsonl").read_text().splitlines()) > len(records) + 5, process)
     process.send_signal(signal.SIGINT)
     _, messages = process.communicate(timeout=LONG)
     assert process.returncode == 130

@@ -1,8 +1,10 @@
 """Which layers make logits: numbers that a softmax compares, inside a module or after it."""
 
 import copy
+import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -74,12 +76,23 @@ def _evaluated(
             tensor, dtype=dtype_of(tensor.dtype) if tensor.is_floating_point() else tensor.dtype, device="cpu"
         )
 
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
+    with _unlogged(), FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         memo: dict[int, Any] = {id(p): nn.Parameter(like(p)) for p in module.parameters()}
         memo |= {id(buffer): like(buffer) for buffer in module.buffers()}
         empty = copy.deepcopy(module, memo).eval()
         args, kwargs = map_tensors(arguments(inputs), like)
         return output(empty(*args, **kwargs)), {id(parameter): name for name, parameter in empty.named_parameters()}
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Inside the block, torch does not log that an operator has no shape rule: the caller is told by an error."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _softmaxes(end: Node | None) -> Iterator[Node]:
