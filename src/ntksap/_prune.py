@@ -214,9 +214,10 @@ def prune(
     floor_of(floor, 1)  # raises
     rounds = None if rounds is None else checked_whole("rounds", rounds, least=1)
     device = None if device is None else usable_device(device)
-    method = method or default_method(
-        model, input_shape=input_shape, inputs=inputs, output=output, scope=scope, pattern=pattern
-    )
+    if method is None:
+        method = default_method(
+            model, input_shape=input_shape, inputs=inputs, output=output, scope=scope, pattern=pattern
+        )
     chosen = method_named(method)
     density = density_of(sparsity)
     check_options(chosen, options, inspect.signature(prune).parameters.keys() - {"options"})

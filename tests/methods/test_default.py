@@ -1,6 +1,7 @@
 """Whoever names no method gets ntk-sap, and on attention a mask that does not starve queries and keys."""
 
 import pytest
+import torch
 from torch import nn
 from torch.nn import functional
 
@@ -40,6 +41,17 @@ def test_attention_gets_random_places_and_more_for_queries_and_keys():
     masks = ntksap.prune(Attention(), 0.9, input_shape=(5, 16))
     assert masks.info["method"] == "random-erk-logits"
     assert masks["q.weight"].sum() == masks["k.weight"].sum() > 2 * masks["v.weight"].sum() > 0
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_attention_is_seen_where_gradients_are_off(mode):
+    with mode():
+        assert ntksap.prune(Attention(), 0.9, input_shape=(5, 16)).info["method"] == "random-erk-logits"
+
+
+def test_no_name_is_not_the_default():
+    with pytest.raises(ntksap.InputError, match="unknown method ''"):
+        ntksap.prune(Attention(), 0.9, "", input_shape=(5, 16))
 
 
 def test_a_method_that_is_named_is_used_whatever_the_module():

@@ -83,9 +83,11 @@ def run_prune(
         require_new(out)
     data = load(how.data, how.data_dir) if how.data else None
     built = model.build(data)
-    chosen = how.method or default_method(
-        built.module, input_shape=built.shape, inputs=built.inputs, scope=how.scope, pattern=keep.pattern
-    )
+    chosen = how.method
+    if chosen is None:
+        chosen = default_method(
+            built.module, input_shape=built.shape, inputs=built.inputs, scope=how.scope, pattern=keep.pattern
+        )
     settings = pruning_for(
         method=chosen,
         sparsity=how.sparsity,

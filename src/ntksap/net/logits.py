@@ -76,7 +76,7 @@ def _evaluated(
             tensor, dtype=dtype_of(tensor.dtype) if tensor.is_floating_point() else tensor.dtype, device="cpu"
         )
 
-    with _unlogged(), FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
+    with _unlogged(), FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.enable_grad():
         memo: dict[int, Any] = {id(p): nn.Parameter(like(p)) for p in module.parameters()}
         memo |= {id(buffer): like(buffer) for buffer in module.buffers()}
         empty = copy.deepcopy(module, memo).eval()
