@@ -9,9 +9,10 @@ from torch import nn
 import ntksap
 from ntksap.data import load
 from ntksap.net.kernels.batch_norm import normalised
+from ntksap.net.kernels.choice import Choices
 from ntksap.net.kernels.chosen import ChosenConv2d
 from ntksap.net.kernels.compiler import library
-from ntksap.net.kernels.layers import native_layers, sparse_layers
+from ntksap.net.kernels.layers import mostly_sparse, native_layers, sparse_layers, with_narrow
 from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe
 from ntksap.training.state import TrainState
@@ -55,14 +56,50 @@ def test_a_training_step_is_the_same_but_for_rounding():
 
 
 def test_dense_layers_are_among_them_where_most_layers_are_sparse():
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3))
-    dense, sparse = (torch.full((8, 8, 3, 3), value) for value in (True, False))
-    first = torch.ones(8, 3, 3, 3, dtype=torch.bool)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Conv2d(16, 16, 3))
+    dense, sparse = (torch.full((16, 16, 3, 3), value) for value in (True, False))
+    first = torch.ones(16, 3, 3, 3, dtype=torch.bool)
     assert list(sparse_layers(model, {"1.weight": sparse, "2.weight": sparse})) == [model[1], model[2]]
     masks = {"0.weight": first, "1.weight": sparse, "2.weight": sparse}
     assert list(sparse_layers(model, masks)) == [model[0], model[1], model[2]]
     masks = {"0.weight": first, "1.weight": dense, "2.weight": sparse}
     assert list(sparse_layers(model, masks)) == [model[2]]
+
+
+def test_layers_count_by_the_size_that_their_images_probably_have():
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 64, 3), nn.Conv2d(64, 64, 3))
+    nothing = {name: torch.zeros_like(weight, dtype=torch.bool) for name, weight in model.named_parameters()}
+    assert mostly_sparse(model, {"0.weight": nothing["0.weight"]})
+    assert not mostly_sparse(model, {"1.weight": nothing["1.weight"], "2.weight": nothing["2.weight"]})
+
+
+def test_convolutions_of_very_few_channels_keep_everything_if_they_have_no_mask():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 9, 3), nn.Conv2d(9, 4, 3), nn.Conv2d(4, 4, 1, groups=4)
+    )
+    given = torch.zeros(4, 4, 3, 3, dtype=torch.bool)
+    masks = with_narrow(model, {"1.weight": given})
+    assert masks.keys() == {"0.weight", "1.weight"}
+    assert masks["0.weight"].all()
+    assert masks["1.weight"] is given
+    assert with_narrow(nn.Conv2d(3, 4, 3), {}).keys() == {"weight"}
+    assert with_narrow(nn.Conv2d(3, 4, 3, padding_mode="circular"), {}) == {}
+
+
+def test_a_thin_network_is_trained_with_channels_first_and_has_the_gradients_of_torch():
+    model = ntksap.models.build("resnet20-w4", seed=0).double().train()
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    names, weights = zip(*model.named_parameters(), strict=True)
+    expected = torch.autograd.grad(model(images).square().sum(), weights)
+    with ntksap.sparse_kernels(model, {}) as measured:
+        model(images)
+    kept = {key: "kept" for key, seconds in measured.seconds.items() if "kept" in seconds}
+    assert {key.split()[0] for key in kept} >= {"conv", "blocks.0.conv1", "blocks.3.shortcut.0"}
+    with ntksap.sparse_kernels(model, {}, choices=Choices(kept)) as choices:
+        assert choices.channels_first
+        found = torch.autograd.grad(model(images).square().sum(), weights)
+    for name, ours, theirs in zip(names, found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, msg=name)
 
 
 def test_the_module_is_as_it_was_afterwards_even_if_its_forward_pass_fails():

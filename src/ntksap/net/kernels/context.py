@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ntksap.net.kernels.choice import Choices
 from ntksap.net.kernels.choosing import chosen_layers
 from ntksap.net.kernels.compiler import library
-from ntksap.net.kernels.layers import native_layers, sparse_layers
+from ntksap.net.kernels.layers import mostly_sparse, native_layers, sparse_layers, with_narrow
 from ntksap.net.layers import unwrap
 
 
@@ -51,7 +51,8 @@ def sparse_kernels(
         return
     if masks is None:
         masks = {name: weight.detach() != 0 for name, weight in module.named_parameters() if weight.dim() in (2, 4)}
-    choices.channels_first = _mostly_sparse(module, masks)
+    masks = with_narrow(module, masks)
+    choices.channels_first = mostly_sparse(module, masks)
     with chosen_layers(module, masks, choices):
         yield choices
 
@@ -65,8 +66,4 @@ def ruled_kernels(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[bo
     """
     sparse = sparse_layers(module, masks)
     with native_layers(module, sparse):
-        yield _mostly_sparse(module, masks)
-
-
-def _mostly_sparse(module: nn.Module, masks: Mapping[str, Tensor]) -> bool:
-    return 2 * len(sparse_layers(module, masks)) > sum(isinstance(part, nn.Conv2d) for part in module.modules())
+        yield mostly_sparse(module, masks)

@@ -1,27 +1,60 @@
 """Lets the layers of a module use the kernels of this package for a while."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from ntksap.net.kernels.batch_norm import NativeBatchNorm2d
 from ntksap.net.kernels.convolution import PlainConv2d
 from ntksap.net.kernels.geometry import thin
-from ntksap.net.kernels.sparse_conv import SparseConv2d, few, suits
+from ntksap.net.kernels.sparse_conv import SparseConv2d, few, is_narrow, suits
 
 
 def sparse_layers(module: nn.Module, kept: Mapping[str, Tensor]) -> dict[nn.Conv2d, Tensor]:
     """Return the convolutions that are faster with the kept weights alone, and the masks of their weights.
 
-    If these are most of the convolutions, images are best given with channels first; in that layout torch's dense
-    kernels are slow, so all other convolutions that have a mask are included too.
+    If these do most of the work (see `mostly_sparse`), images are best given with channels first; in that layout
+    torch's dense kernels are slow, so all other convolutions that have a mask are included too.
     """
     masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    layers = _convolutions(module)
     known = {layer: masks[id(layer.weight)] for layer in layers if id(layer.weight) in masks and suits(layer)}
     sparse = {layer: mask for layer, mask in known.items() if few(layer, mask)}
-    return known if 2 * len(sparse) > len(layers) else sparse
+    return known if _size(sparse) > _size(layers) / 2 else sparse
+
+
+def mostly_sparse(module: nn.Module, masks: Mapping[str, Tensor]) -> bool:
+    """Whether the convolutions of `sparse_layers` have most of the work, so that channels are best first.
+
+    A layer counts by 1 ÷ its outputs, which stands for the size of its images: where channels double, images usually
+    halve in both directions.
+    """
+    return _size(sparse_layers(module, masks)) > _size(_convolutions(module)) / 2
+
+
+def with_narrow(module: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the masks, and masks that keep everything for convolutions without one that have very few channels.
+
+    Dense kernels calculate with vectors of channels, which these do not fill. Kernels for kept weights calculate with
+    vectors of pixels and are faster there even if everything is kept.
+    """
+    narrow = {
+        name: torch.ones_like(layer.weight, dtype=torch.bool, memory_format=torch.contiguous_format)
+        for prefix, layer in module.named_modules()
+        if isinstance(layer, nn.Conv2d) and is_narrow(layer) and suits(layer)
+        if (name := f"{prefix}.weight" if prefix else "weight") not in masks
+    }
+    return {**narrow, **masks}
+
+
+def _convolutions(module: nn.Module) -> list[nn.Conv2d]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+
+
+def _size(layers: Iterable[nn.Conv2d]) -> float:
+    return sum(1 / layer.out_channels for layer in layers)
 
 
 @contextmanager

@@ -18,6 +18,9 @@ from ntksap.net.kernels.geometry import Geometry, geometry, without_skips
 DENSE = 0.45
 """The density above which torch's dense convolution is faster."""
 
+NARROW = 8
+"""The channels below which a convolution is narrow: dense kernels calculate with that many at once."""
+
 LINE = 128
 """Images whose width is not a multiple of a vector are stacked until a line has about this many numbers."""
 
@@ -130,8 +133,15 @@ def suits(layer: nn.Conv2d) -> bool:
 
 def few(layer: nn.Conv2d, kept: Tensor) -> bool:
     """Whether so few weights are kept that these kernels are faster than dense ones with channels last."""
+    if is_narrow(layer):
+        return True
     limit = max(0.12, 6 / layer.in_channels) if winograd.fits(layer.weight, geometry(layer)) else DENSE
     return bool(kept.count_nonzero() <= limit * kept.numel())
+
+
+def is_narrow(layer: nn.Conv2d) -> bool:
+    """Whether a layer has so few channels that these kernels are faster than dense ones at any density; measured."""
+    return layer.in_channels < NARROW and layer.out_channels <= NARROW and layer.groups == 1
 
 
 def fits(x: Tensor, kept: Tensor, how: Geometry) -> bool:
