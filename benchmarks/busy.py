@@ -1,8 +1,9 @@
 """``python -m benchmarks.busy [JOB …]``: each job alone and beside a process that keeps one core busy.
 
-A job runs in a process of its own with two threads, as a command starts it (threads that wait for work soon sleep) and
-as a plain Python program would (they spin for a while). The four conditions take turns. The targets: at most 2.2 times
-the time alone when beside a busy core, and alone no more than 5 % slower than with spinning threads.
+A job runs in a process of its own with two threads, as a command does it (threads that wait for work sleep at once if
+other programs want the cores) and as a plain Python program does (they spin for a while). The four conditions take
+turns. The targets: at most 2.2 times the time alone when beside a busy core, and alone no more than 5 % slower than
+with threads that always spin.
 """
 
 import argparse
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from ntksap._base.files import write_json
-from ntksap.cli import WAITING
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "busy.json"
 CIFAR = (3, 32, 32)
@@ -30,7 +30,7 @@ PRUNING = {  # rounds that take a second or two
     "iterative-snip": {"rounds": 5},
     "force": {"rounds": 5},
     "grasp": {},
-    "px": {"rounds": 10},
+    "px": {"rounds": 1},
     "prospr": {},
     "magnitude": {},
     "random": {},
@@ -61,8 +61,12 @@ def work_of(job: str) -> Callable[[], object]:
     return lambda: ntksap.prune(model, 0.9, job, input_shape=CIFAR, data=images(), **PRUNING[job])
 
 
-def child(job: str, repeats: int) -> None:
+def child(job: str, policy: str, repeats: int) -> None:
     """Do a job once to warm up, then some more; print the seconds of each."""
+    from ntksap._base import share_cores
+
+    if policy == "ours":
+        share_cores()
     work = work_of(job)
     work()
     seconds = []
@@ -75,11 +79,14 @@ def child(job: str, repeats: int) -> None:
 
 def measure(job: str, policy: str, busy: bool, repeats: int) -> list[float]:
     """Return the seconds of a job under one condition."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.busy", job, "--child", "--repeats", str(repeats)]
-    others = {name: value for name, value in os.environ.items() if name not in WAITING}
-    environment = {**others, "OMP_NUM_THREADS": "2", **(WAITING if policy == "ours" else {})}
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.busy", job]
+    command += ["--child", policy, "--repeats", str(repeats)]
+    others = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    environment = {**others, "OMP_NUM_THREADS": "2"}
     with neighbour(busy):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*command, "--repeats", str(repeats)], env=environment, capture_output=True, text=True, check=True
+        )
     found: list[float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -113,10 +120,10 @@ def main() -> None:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which jobs; all by default: {', '.join(jobs)}")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2, help="how often the conditions take turns")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        child(given.jobs[0], given.repeats)
+        child(given.jobs[0], given.child, given.repeats)
         return
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     print(f"{'job':<18}{'alone s':>9}{'busy':>8}{'busy, spinning':>16}{'alone, against spinning':>25}")

@@ -20,6 +20,7 @@ from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_
 from ntksap._base.ranks import ALONE, Ranks, explain_lost_ranks, join_job
 from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
+from ntksap._base.sharing import share_cores
 from ntksap._base.tensors import sha256_of, sha256_of_one
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "seed_of",
     "sha256_of",
     "sha256_of_one",
+    "share_cores",
     "toml",  # a module that is imported where it is needed, see its docstring
     "unknown",
     "unsealed",

@@ -24,10 +24,6 @@ COMMANDS = {
     "completion": ("print_completion", "print a script that makes bash, zsh or fish complete commands and options"),
 }
 """Command → the function in the file of its name, and what it does."""
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
-"""How OpenMP's threads wait for work: they spin for some 20 µs, then sleep. Threads that spin for longer take cores
-from other programs, so that jobs get up to 20 times slower beside a busy one; those that sleep at once take long to
-wake up."""
 _RANK = os.environ.get("RANK", "0")  # which process of a torchrun job this is
 
 
@@ -52,8 +48,6 @@ def _answer(arguments: list[str]) -> int:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         print(f"error: unknown command {arguments[0]!r}.{hint} Known: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
-    if not os.environ.keys() & WAITING.keys():  # a user's own choice wins
-        os.environ |= WAITING  # OpenMP reads them when torch loads it, so they must be set before
     if "" not in sys.path:  # so that --model package.module:factory finds the user's own code
         sys.path.insert(0, "")
     try:
@@ -68,7 +62,7 @@ def _answer(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     import tyro
 
-    from ntksap._base import ApproximationWarning, CollapseWarning, NtksapError, keep_memory
+    from ntksap._base import ApproximationWarning, CollapseWarning, NtksapError, keep_memory, share_cores
     from ntksap.cli.console import stderr
     from ntksap.cli.overrides import spell_out_flags
 
@@ -76,6 +70,7 @@ def _run(arguments: list[str]) -> int:
     try:
         command = command_named(name)
         keep_memory()
+        share_cores()
         with warnings.catch_warnings():
             warnings.simplefilter("always", CollapseWarning)
             warnings.simplefilter("always", ApproximationWarning)

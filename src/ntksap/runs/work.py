@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from ntksap._base import NtksapError, keep_memory
+from ntksap._base import NtksapError, keep_memory, share_cores
 from ntksap.runs.execution import complete_logs, run
 from ntksap.runs.folder import BusyError, OnProgress, Place, Progress, read_result
 from ntksap.runs.settings import Settings
@@ -49,6 +49,7 @@ class Work:
         """Return the result of a run, or the text of the error that ended it."""
         torch.set_num_threads(self.threads)
         keep_memory()
+        share_cores()
         try:
             deadline = time.monotonic() + self.patience
             while time.monotonic() < deadline:
