@@ -1,9 +1,8 @@
 """``python -m benchmarks.busy [JOB …]``: each job alone and beside a process that keeps one core busy.
 
-A job runs in a process of its own with two threads, as a command does it (threads that wait for work sleep at once if
-other programs want the cores) and as a plain Python program does (they spin for a while). The four conditions take
-turns. The targets: at most 2.2 times the time alone when beside a busy core, and alone no more than 5 % slower than
-with threads that always spin.
+A job runs in a process of its own with two threads, in turn as a command does it (threads that wait for work sleep at
+once if other programs want the cores) and as a plain Python program does (they spin for a while). The targets: at most
+2.2 times the time alone when beside a busy core, and alone no more than 5 % slower than with threads that always spin.
 """
 
 import argparse
@@ -35,7 +34,7 @@ PRUNING = {  # rounds that take a second or two
     "magnitude": {},
     "random": {},
 }
-CONDITIONS = [(policy, busy) for busy in (False, True) for policy in ("torch's", "ours")]
+POLICIES = ("torch's", "ours")
 
 
 def work_of(job: str) -> Callable[[], object]:
@@ -61,33 +60,33 @@ def work_of(job: str) -> Callable[[], object]:
     return lambda: ntksap.prune(model, 0.9, job, input_shape=CIFAR, data=images(), **PRUNING[job])
 
 
-def child(job: str, policy: str, repeats: int) -> None:
-    """Do a job once to warm up, then some more; print the seconds of each."""
+def child(job: str, repeats: int, turns: int) -> None:
+    """Do a job with threads that spin and as a command does it, in turn; print the seconds of each {policy: […]}."""
     from ntksap._base import share_cores
 
-    if policy == "ours":
-        share_cores()
-    work = work_of(job)
-    work()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds))
+    work, found = work_of(job), {policy: [] for policy in POLICIES}
+    for _ in range(turns):
+        for policy, seconds in found.items():
+            sharing = share_cores() if policy == "ours" else None
+            work()  # warms up, and lets us notice our neighbours
+            for _ in range(repeats):
+                start = time.perf_counter()
+                work()
+                seconds.append(time.perf_counter() - start)
+            if sharing is not None:
+                sharing.stop()
+    print(json.dumps(found))
 
 
-def measure(job: str, policy: str, busy: bool, repeats: int) -> list[float]:
-    """Return the seconds of a job under one condition."""
+def measure(job: str, busy: bool, repeats: int, turns: int) -> dict[str, list[float]]:
+    """Return the seconds of a job {policy: […]}, alone or beside a busy process."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.busy", job]
-    command += ["--child", policy, "--repeats", str(repeats)]
+    command += ["--child", "--repeats", str(repeats), "--turns", str(turns)]
     others = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-    environment = {**others, "OMP_NUM_THREADS": "2"}
     with neighbour(busy):
-        done = subprocess.run(
-            [*command, "--repeats", str(repeats)], env=environment, capture_output=True, text=True, check=True
-        )
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+        environment = {**others, "OMP_NUM_THREADS": "2"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -103,14 +102,15 @@ def neighbour(busy: bool) -> Iterator[None]:
             process.wait()
 
 
-def summary(found: dict[str, list[float]]) -> dict[str, Any]:
-    """Return medians and the two ratios that matter."""
-    medians = {name: statistics.median(seconds) for name, seconds in found.items()}
+def summary(alone: dict[str, list[float]], busy: dict[str, list[float]]) -> dict[str, Any]:
+    """Return medians and the ratios that matter."""
+    free, shared = ({p: statistics.median(seconds) for p, seconds in found.items()} for found in (alone, busy))
     return {
-        "seconds": medians,
-        "busy": medians["ours busy"] / medians["ours alone"],
-        "busy, spinning": medians["torch's busy"] / medians["torch's alone"],
-        "alone, against spinning": medians["ours alone"] / medians["torch's alone"],
+        "seconds alone": free,
+        "seconds busy": shared,
+        "busy": shared["ours"] / free["ours"],
+        "busy, spinning": shared["torch's"] / free["torch's"],
+        "alone, against spinning": free["ours"] / free["torch's"],
     }
 
 
@@ -118,26 +118,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.busy", description=__doc__)
     jobs = [*PRUNING, "diagnose", "train"]
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"which jobs; all by default: {', '.join(jobs)}")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=2, help="how often the conditions take turns")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--repeats", type=int, default=3, help="how often a job is timed in a turn")
+    parser.add_argument("--turns", type=int, default=4, help="how often the two take turns")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        child(given.jobs[0], given.child, given.repeats)
+        child(given.jobs[0], given.repeats, given.turns)
         return
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     print(f"{'job':<18}{'alone s':>9}{'busy':>8}{'busy, spinning':>16}{'alone, against spinning':>25}")
     for job in given.jobs or jobs:
-        found: dict[str, list[float]] = {}
-        for _ in range(given.turns):
-            for policy, busy in CONDITIONS:
-                found.setdefault(f"{policy} {'busy' if busy else 'alone'}", []).extend(
-                    measure(job, policy, busy, given.repeats)
-                )
-        results[job] = one = summary(found)
+        alone, busy = (measure(job, busy, given.repeats, given.turns) for busy in (False, True))
+        results[job] = one = summary(alone, busy)
         write_json(RESULTS, results)
         ratios = f"{one['busy']:>7.2f}×{one['busy, spinning']:>15.2f}×{one['alone, against spinning']:>24.2f}×"
-        print(f"{job:<18}{one['seconds']['ours alone']:>9.3g}{ratios}", flush=True)
+        print(f"{job:<18}{one['seconds alone']['ours']:>9.3g}{ratios}", flush=True)
 
 
 if __name__ == "__main__":
