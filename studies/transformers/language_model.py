@@ -221,6 +221,9 @@ def grid() -> Iterator[dict[str, Any]]:
         yield from runs(family, OTHERS, rescale=False)
         yield from runs(family, ["thin", "shallow"], rescale=False, at=[0.5])
         yield from runs(family, MAIN, at=[0.5])
+    for rescale in (True, False):
+        for family in ("llama", "gpt2"):
+            yield from runs(family, WAYS, rescale=rescale, at=[0.5])
 
 
 def name_of(run: dict[str, Any]) -> str:

