@@ -151,8 +151,9 @@ def prune(
         model: any ``nn.Module``.
         sparsity: the share of prunable weights to remove, 0 ≤ sparsity < 1. Exactly round((1 − sparsity) · total)
             weights are kept.
-        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them). By default ``"ntk-sap"``, and
-            ``"random-erk-logits"`` for a module with attention; ``masks.info["method"]`` says which.
+        method: a name from ``ntksap.methods.METHODS`` (``ntksap methods`` prints them). By default
+            ``"random-erk-logits"`` for a module with attention, else ``"ntk-sap-analytic"``, or ``"ntk-sap"`` for a
+            module that the closed form cannot follow; ``masks.info["method"]`` says which.
         input_shape: the shape of one input without the batch, such as (3, 32, 32).
         inputs: (batch size, generator) → the module's arguments, where one tensor of numbers is not enough.
         data: (inputs, labels) batches for the methods that need them (``ntksap methods`` says which): about ten samples
@@ -216,7 +217,14 @@ def prune(
     device = None if device is None else usable_device(device)
     if method is None:
         method = default_method(
-            model, input_shape=input_shape, inputs=inputs, output=output, scope=scope, pattern=pattern
+            model,
+            input_shape=input_shape,
+            inputs=inputs,
+            output=output,
+            init=init,
+            scope=scope,
+            pattern=pattern,
+            options=[*options, *(["micro_batch"] if micro_batch is not None else [])],
         )
     chosen = method_named(method)
     density = density_of(sparsity)

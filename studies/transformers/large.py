@@ -55,7 +55,7 @@ def write(places: str) -> Any:
         ntksap.write_masks(file, model, plan, places=places)
         seconds = time.process_time() - start
         print(f"{file.stat().st_size / 2**20:.0f} MiB in the file")
-        name = next(reversed(plan))
+        name = list(plan)[-1]
         with safe_open(file, "pt") as stored:
             key = next(key for key in stored.keys() if name in key)  # noqa: SIM118
             bits = np.unpackbits(stored.get_tensor(key).numpy())

@@ -1,4 +1,4 @@
-"""Whoever names no method gets ntk-sap, and on attention a mask that does not starve queries and keys."""
+"""Whoever names no method gets the closed form of NTK-SAP, and on attention a mask that starves no queries and keys."""
 
 import pytest
 import torch
@@ -31,10 +31,45 @@ class AsksForValues(nn.Module):
         return self.layer(x) if x.sum().item() > -100 else x
 
 
-def test_networks_without_attention_get_the_paper_s_method():
-    masks = ntksap.prune(CONV, 0.5, input_shape=(3, 8, 8), **FEW)
+class Routes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 6), nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x).topk(2, dim=-1).values)
+
+
+def test_networks_without_attention_get_the_closed_form():
+    masks = ntksap.prune(CONV, 0.5, input_shape=(3, 8, 8))
+    assert masks.info["method"] == "ntk-sap-analytic"
+    assert masks.sha256 == ntksap.prune(CONV, 0.5, "ntk-sap-analytic", input_shape=(3, 8, 8)).sha256
+
+
+@pytest.mark.parametrize("how", [FEW, {"rounds": 1, "micro_batch": 4}])
+def test_whoever_gives_options_of_sampling_gets_sampling(how):
+    masks = ntksap.prune(CONV, 0.5, input_shape=(3, 8, 8), **how)
     assert masks.info["method"] == "ntk-sap"
-    assert masks.sha256 == ntksap.prune(CONV, 0.5, "ntk-sap", input_shape=(3, 8, 8), **FEW).sha256
+    assert masks.sha256 == ntksap.prune(CONV, 0.5, "ntk-sap", input_shape=(3, 8, 8), **how).sha256
+
+
+def test_an_option_that_is_spelt_wrongly_is_still_an_error():
+    with pytest.raises(ntksap.InputError, match="draws"):
+        ntksap.prune(CONV, 0.5, input_shape=(3, 8, 8), drawz=3)
+
+
+def test_a_function_without_a_rule_is_sampled():
+    with pytest.raises(ntksap.InputError, match="topk"):
+        ntksap.prune(Routes(), 0.5, "ntk-sap-analytic", input_shape=(4,))
+    assert ntksap.prune(Routes(), 0.5, input_shape=(4,), rounds=1).info["method"] == "ntk-sap"
+
+
+def test_deciding_leaves_the_module_and_the_generator_of_torch_alone():
+    before = {name: value.clone() for name, value in CONV.state_dict().items()}
+    state = torch.get_rng_state()
+    assert default_method(CONV, input_shape=(3, 8, 8)) == "ntk-sap-analytic"
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in CONV.state_dict().items())
 
 
 def test_attention_gets_random_places_and_more_for_queries_and_keys():

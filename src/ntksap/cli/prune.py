@@ -30,7 +30,8 @@ class PruneArguments:
     """How to prune; by default as the method does."""
 
     method: str | None = None
-    """A name from `ntksap methods`; by default ntk-sap, and random-erk-logits for a model with attention."""
+    """A name from `ntksap methods`; by default random-erk-logits for a model with attention, else ntk-sap-analytic, or
+    ntk-sap for a model that the closed form cannot follow."""
     sparsity: float = 0.9
     """Share of prunable weights to remove, 0 ≤ sparsity < 1."""
     rounds: int | None = None
@@ -86,7 +87,13 @@ def run_prune(
     chosen = how.method
     if chosen is None:
         chosen = default_method(
-            built.module, input_shape=built.shape, inputs=built.inputs, scope=how.scope, pattern=keep.pattern
+            built.module,
+            input_shape=built.shape,
+            inputs=built.inputs,
+            init=how.init,
+            scope=how.scope,
+            pattern=keep.pattern,
+            options=[*pick_given(method), *(["micro_batch"] if how.micro_batch is not None else [])],
         )
     settings = pruning_for(
         method=chosen,
