@@ -100,7 +100,8 @@ def _extrapolated(known: Mapping[int, Reals], index: int) -> Reals:
     for one in near:
         times = math.prod((index - other) / (one - other) for other in near if other != one)
         change += times * np.log(np.maximum(known[one], _LEAST) / np.maximum(last, _LEAST))
-    return last * np.exp(change.clip(-1, 1))  # a layer that is just being cut off may change by any factor
+    now: Reals = last * np.exp(change.clip(-1, 1))  # a layer that is just being cut off may change by any factor
+    return now
 
 
 _LEAST = 1e-300
