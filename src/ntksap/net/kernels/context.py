@@ -37,10 +37,10 @@ def sparse_kernels(
         choices: those of an earlier block, which then hold, and to which new ones are added.
 
     >>> import torch
-    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+    >>> model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU())
     >>> with torch.no_grad(), sparse_kernels(model) as choices:
     ...     model(torch.ones(1, 3, 8, 8)).shape, bool(choices)
-    (torch.Size([1, 8, 6, 6]), False)
+    (torch.Size([1, 16, 6, 6]), False)
     """
     choices = Choices() if choices is None else choices
     compiled = isinstance(getattr(module, "_orig_mod", None), nn.Module)
