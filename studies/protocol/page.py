@@ -27,7 +27,7 @@ at epochs 80 and 120), with one thread per run on 2 CPU cores. One run takes abo
 and the table names the seed of each. `python -m studies.protocol.runs DATA RUNS` carries them out one after the other
 and resumes after any interruption; `python -m studies.protocol.page` writes this page. Settings, metrics, masks and
 results of every finished run are in `docs/results/protocol`, and `ntksap reproduce main-comparison --scale paper
---finished docs/results/protocol` puts them into the paper's table.
+--finished docs/results/protocol` puts those of the paper's methods into its table.
 
 {table}
 
@@ -49,9 +49,10 @@ seed each we cannot say whether the gap between the two forms is more than chanc
 multiply-adds as the masks and ends at 81.64 %, four points above the better mask; it has 3.5 times as many weights. At
 this sparsity a mask is a way to save weights, not multiply-adds.
 
-The kernel's condition number (largest eigenvalue ÷ mean of the smallest tenth, 100 test images; `ntksap reproduce
-spectra-during-training --scale paper --finished docs/results/protocol`), at the beginning, after epochs 40, 80 and 120,
-and at the end:
+The kernel's condition number (largest eigenvalue ÷ mean of the smallest tenth, 100 test images) at the beginning,
+after epochs 40, 80 and 120, and at the end follows. `python -m studies.protocol.runs DATA RUNS --pack` computes the
+spectra; `ntksap reproduce spectra-during-training --scale paper --finished docs/results/protocol` draws those of the
+paper's methods.
 
 - `ntk-sap`: 1.8·10⁵, 2.6·10⁵, 2.9·10⁵, 3.2·10⁵, 3.2·10⁵. As the paper says, the kernel stays well-conditioned.
 - `ntk-sap-analytic`: 8.9·10³, 3.9·10⁵, 2.7·10⁵, 2.6·10⁵, 2.6·10⁵. It starts twenty times better conditioned and ends
