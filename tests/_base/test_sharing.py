@@ -62,9 +62,9 @@ def test_a_team_without_work_exists_while_it_is_crowded(two_threads):
     torch.zeros(2**18).add_(1)  # the team of this thread
     before, sharing = threads(), Sharing()
     sharing.notice(1.0, 0.0)
-    wait_until(lambda: threads() == before + 2)  # a thread, and the other one of its team
+    assert comes_true(lambda: threads() == before + 2)  # a thread, and the other one of its team
     sharing.notice(0.0, REST)
-    wait_until(lambda: threads() == before)
+    assert comes_true(lambda: threads() == before)
 
 
 def test_one_thread_waits_for_nobody():
@@ -104,8 +104,8 @@ def watch(setting=None, program=WATCH):
     return done.stdout.strip()
 
 
-def wait_until(holds):
+def comes_true(holds):
     deadline = time.monotonic() + 20
     while not holds() and time.monotonic() < deadline:
         time.sleep(PERIOD)
-    assert holds()
+    return holds()
