@@ -55,6 +55,7 @@ def test_a_crowd_is_noticed_at_once_and_its_end_after_a_while(two_threads):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only GNU's OpenMP has threads of which this is known")
+@pytest.mark.skipif("OMP_NUM_THREADS" in os.environ, reason="it decides how large the team of a new thread is")
 def test_a_team_without_work_exists_while_it_is_crowded(two_threads):
     def threads():
         return len(os.listdir("/proc/self/task"))

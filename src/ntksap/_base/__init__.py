@@ -22,6 +22,7 @@ from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
 from ntksap._base.sharing import share_cores
 from ntksap._base.tensors import sha256_of, sha256_of_one
+from ntksap._base.threads import threads_for
 
 __all__ = [
     "ALONE",
@@ -59,6 +60,7 @@ __all__ = [
     "sha256_of",
     "sha256_of_one",
     "share_cores",
+    "threads_for",
     "toml",  # a module that is imported where it is needed, see its docstring
     "unknown",
     "unsealed",

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ntksap._base import InputError
+from ntksap._base import InputError, threads_for
 from ntksap.methods import moments
 from ntksap.methods.moments import MomentTensor, Uniform, initial_moments, module_rules
 from ntksap.net import Net, map_tensors
@@ -53,7 +53,7 @@ def layer_densities(
     scores = scores_of(net, probe, rescale=rescale)
     found = np.ones(len(sizes))
     known: dict[int, Reals] = {}
-    with module_rules(net._skeleton):
+    with threads_for(net.weights), module_rules(net._skeleton):
         for index in range(1, rounds + 1):
             if index <= 3 or index % 3 == 2:
                 known[index] = scores(found) / sizes

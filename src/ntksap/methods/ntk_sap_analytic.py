@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ntksap._base import ScoreError
+from ntksap._base import ScoreError, threads_for
 from ntksap.methods import moments
 from ntksap.methods.moments import MomentTensor, checked, module_rules, refusal
 from ntksap.net import Inputs, Net, map_tensors
@@ -34,13 +34,14 @@ def ntk_sap_analytic(
     dense layer have one score. Ties by index would remove whole channels; ξ, seeded by (seed, round, name),
     spreads what is removed over the layer, as the sampling noise of NTK-SAP does.
     """
-    trace, leaves = expected_trace(net, masks, probe)
-    # Those of the logarithm are of order 1/(size of the layer) whatever the trace, so single precision suffices.
-    scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
-    if noise:
-        for name, score in scores.items():
-            xi = torch.randn(score.shape, generator=probe.generator("ties", name), dtype=torch.float32)
-            score *= xi.abs_().to(score.device)
+    with threads_for(net.weights):
+        trace, leaves = expected_trace(net, masks, probe)
+        # Those of the logarithm are of order 1/(size of the layer) whatever the trace, so single precision suffices.
+        scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
+        if noise:
+            for name, score in scores.items():
+                xi = torch.randn(score.shape, generator=probe.generator("ties", name), dtype=torch.float32)
+                score *= xi.abs_().to(score.device)
     return scores
 
 
@@ -80,7 +81,9 @@ def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
     if net not in _PARAMETERS:
         known = net.variances()
         count = sum(tensor.numel() for tensor in net.weights.values())
-        draws = [net.draw("moments", index) for index in range(max(2, min(_DRAWS, _NUMBERS // count)))]
+        draws = [net.draw("moments", index) for index in range(2)]
+        if not all(name in known or draws[0][name].equal(draws[1][name]) for name in net.weights):
+            draws += [net.draw("moments", index) for index in range(2, min(_DRAWS, _NUMBERS // count))]
         _PARAMETERS[net] = {
             name: _exact(known[name], weight, name in net.prunable)
             if name in known

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ntksap._base import threads_for
 from ntksap.net import Net
 from ntksap.pruning import Probe
 
@@ -16,9 +17,10 @@ def synflow(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str, Te
     positive, so float32 is as accurate as it can be, as long as its range suffices: on deep nets R exceeds 10³⁸. Where
     a score is not well inside that range, everything is computed again in float64.
     """
-    scores = _flow(net, masks, probe, net.dtype)
-    if net.dtype != torch.float64 and net.device.type != "mps" and not _in_range(scores):
-        scores = _flow(net, masks, probe, torch.float64)
+    with threads_for(net.weights):
+        scores = _flow(net, masks, probe, net.dtype)
+        if net.dtype != torch.float64 and net.device.type != "mps" and not _in_range(scores):
+            scores = _flow(net, masks, probe, torch.float64)
     return scores
 
 

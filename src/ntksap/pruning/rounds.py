@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from ntksap._base import CollapseWarning, InputError, ScoreError
+from ntksap._base import CollapseWarning, InputError, ScoreError, threads_for
 from ntksap.net import Net
 from ntksap.pruning.masks import Masks
 from ntksap.pruning.probe import Probe
@@ -42,11 +42,12 @@ def prune_rounds(
     for index in range(first_round(rounds, after), rounds + 1):
         scores = score(net, masks.to(net.device), probe.at(index))
         within = None if regrow else masks
-        if not any((values if within is None else values.cpu()[within[name]]).any() for name, values in scores.items()):
-            _report_zeros(index, rounds)
-        if invert:
-            scores = {name: -values for name, values in scores.items()}
-        masks = selector.masks(scores, index, within=within, present=masks)
+        with threads_for(net.weights):
+            if not any((s if within is None else s.cpu()[within[name]]).any() for name, s in scores.items()):
+                _report_zeros(index, rounds)
+            if invert:
+                scores = {name: -values for name, values in scores.items()}
+            masks = selector.masks(scores, index, within=within, present=masks)
         masks.info |= {"round": index, "rounds": rounds}
         if index == rounds and probe.ranks.size > 1:
             probe.ranks.agree("masks", masks.sha256)

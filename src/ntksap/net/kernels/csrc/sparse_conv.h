@@ -9,7 +9,7 @@
 
    Where the width of the result is a multiple of a vector, it is computed in tiles of 8 vectors. Otherwise a plane is
    walked as if it were one line of rows x pitch numbers: what falls into the padding columns is computed too and never
-   read. Small images of that kind are stacked into one plane, so that lines are int64_t enough.                      */
+   read. Small images of that kind are stacked into one plane, so that lines are long enough.                         */
 
 #ifndef SPARSE_CONV_SHAPE
 #define SPARSE_CONV_SHAPE
