@@ -39,16 +39,18 @@ MAIN: dict[str, dict[str, Any]] = {
 OTHERS: dict[str, dict[str, Any]] = {
     "closed-form": {"method": "random", "allocation": "ntk-sap"},
     "ntk-sap": {"method": "ntk-sap", "init": "reset", "batch": 10},
-    "ntk-sap-erk-logits": {"method": "ntk-sap", "init": "reset", "batch": 10, "allocation": "erk-logits"},
     "ntk-sap-analytic": {"method": "ntk-sap-analytic"},
     "magnitude": {"method": "magnitude"},
     "snip": {"method": "snip"},
-    "snip-erk-logits": {"method": "snip", "allocation": "erk-logits"},
     "equal": {"method": "random", "allocation": "equal"},
+}
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "ntk-sap-erk-logits": {"method": "ntk-sap", "init": "reset", "batch": 10, "allocation": "erk-logits"},
+    "snip-erk-logits": {"method": "snip", "allocation": "erk-logits"},
     "closed-form-blocks": {"method": "random", "allocation": "ntk-sap", "block_share": 1.0},
     "erk-logits-balanced": {"method": "random", "allocation": "erk-logits", "places": "balanced"},
 }
-WAYS = {**MAIN, **OTHERS}
+WAYS = {**MAIN, **OTHERS, **CANDIDATES}
 """What is compared: the keywords of `ntksap.prune`. With ``block_share`` every block keeps that share of its budget."""
 
 DENSE = {"dense": {}, "thin": {"width": True}, "shallow": {"depth": True}}
@@ -217,13 +219,13 @@ def grid() -> Iterator[dict[str, Any]]:
         yield from runs(family, MAIN, rescale=False)
         yield from runs(family, OTHERS, seeds=[0])
     for family in ("llama", "gpt2"):
-        yield from runs(family, OTHERS)
+        yield from runs(family, {**OTHERS, **CANDIDATES})
         yield from runs(family, OTHERS, rescale=False)
         yield from runs(family, ["thin", "shallow"], rescale=False, at=[0.5])
         yield from runs(family, MAIN, at=[0.5])
     for rescale in (True, False):
         for family in ("llama", "gpt2"):
-            yield from runs(family, WAYS, rescale=rescale, at=[0.5])
+            yield from runs(family, {**MAIN, **OTHERS}, rescale=rescale, at=[0.5])
 
 
 def name_of(run: dict[str, Any]) -> str:

@@ -1,0 +1,193 @@
+"""Accuracy on CIFAR-10 of networks that were pruned in many ways and trained for a short time.
+
+    python -m studies.cifar.accuracy DATA --only vit
+
+carries out every run of the grid that is not in the results yet, one line of JSON each, on one thread. DATA is the
+folder that holds CIFAR-10; `--only TEXT` limits it to runs whose name contains the text, `--list` prints the names,
+`--table` what was found.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import ntksap
+from ntksap._base import global_seed
+from ntksap.data import Dataset, load, pruning_batches
+from ntksap.training import TrainState, load_recipe, train
+from studies.cifar.vit import LAYERS, WIDTH, ViT
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+SHAPE = (3, 32, 32)
+SEEDS = (0, 1, 2)
+
+VIT: dict[str, dict[str, Any]] = {
+    "uniform": {"method": "random", "allocation": "uniform"},
+    "erk": {"method": "random", "allocation": "erk"},
+    "erk-logits": {"method": "random", "allocation": "erk-logits"},
+    "equal": {"method": "random", "allocation": "equal"},
+    "magnitude": {"method": "magnitude"},
+    "snip": {"method": "snip"},
+    "ntk-sap": {"method": "ntk-sap", "init": "reset", "batch": 16},
+    "ntk-sap-analytic": {"method": "ntk-sap-analytic", "init": "reset"},
+    "closed-form": {"method": "random", "allocation": "ntk-sap", "init": "reset"},
+}
+CNN: dict[str, dict[str, Any]] = {
+    f"{counts}-{places}": {"method": "ntk-sap", "places": places, **allocation}
+    for counts, allocation in {
+        "erk": {"allocation": "erk"},
+        "closed-form": {"allocation": "ntk-sap"},
+        "ntk-sap": {},
+    }.items()
+    for places in ("random", "balanced", "score")
+}
+"""How many weights each layer keeps is a matter of ERK, of the closed form with one number per layer, or of NTK-SAP.
+Their places are drawn, balanced, or the best by NTK-SAP's score."""
+
+DENSE = ("dense", "thin", "shallow")
+"""Networks without masks: the whole one, and ones with fewer channels or layers, with as many weights as are kept."""
+
+VIT_RECIPE = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.05, "channels_last": False}
+"""What differs from the recipe ``quick``."""
+
+
+def grid() -> Iterator[dict[str, Any]]:
+    """Yield every run, a seed after the other."""
+    vit = [("vit", 0.9, 3, rescale, VIT) for rescale in (True, False)]
+    parts: list[tuple[str, float, int, bool, Iterable[str]]] = [("vit", 0.9, 3, False, DENSE), *vit]
+    for cases in (
+        parts,
+        [("resnet20", sparsity, 2, False, CNN) for sparsity in (0.982, 0.956)],
+        [("vgg16-bn", sparsity, 1, False, CNN) for sparsity in (0.982, 0.956)],
+    ):
+        for seed, (model, sparsity, epochs, rescale, ways) in itertools.product(SEEDS, cases):
+            for way in ways:
+                run = {"model": model, "way": way, "sparsity": sparsity, "rescale": rescale}
+                yield {**run, "epochs": epochs, "seed": seed}
+
+
+def name_of(run: Mapping[str, Any]) -> str:
+    """Return the name of a run."""
+    scale = "-rescaled" if run["rescale"] else ""
+    return f"{run['model']}-{run['way']}{scale}-{100 * run['sparsity']:g}-{run['epochs']}epochs-seed{run['seed']}"
+
+
+def build(name: str, seed: int, way: str = "dense", sparsity: float = 0.0) -> nn.Module:
+    """Return the network, or the thinner or shallower one with nearly as many weights as a pruned one keeps."""
+    if name != "vit":
+        return ntksap.models.build(name, seed=seed)
+    sizes: dict[str, list[dict[str, int]]] = {
+        "thin": [{"width": width} for width in range(16, WIDTH + 1, 4)],
+        "shallow": [{"layers": layers} for layers in range(1, LAYERS + 1)],
+    }
+    with global_seed("vit", seed):
+        whole, *others = (ViT(**size) for size in [{}, *sizes.get(way, [])])
+    target = (1 - sparsity) * _weights(whole)
+    return min(others, key=lambda model: abs(_weights(model) - target), default=whole)
+
+
+def _weights(model: nn.Module) -> int:
+    return ntksap.allocate(model, 0.0, "uniform").total
+
+
+class Study:
+    """Carries out runs on one data set."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+        self._counts: tuple[tuple[Any, ...], ntksap.Masks] | None = None
+
+    def carry_out(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the run with its result."""
+        start = time.perf_counter()
+        model = build(run["model"], run["seed"], run["way"], run["sparsity"])
+        masks = None if run["way"] in DENSE else self._masks(model, run)
+        spent = ntksap.cost(model, masks, input_shape=SHAPE)
+        facts = {"multiply_adds": spent.sparse, "prune_seconds": round(time.perf_counter() - start, 1)}
+        if masks is not None:
+            facts |= {"kept": masks.kept, "total": masks.total, "empty": len(masks.collapsed)}
+        else:
+            facts |= {"kept": _weights(model), "total": _weights(model)}
+        recipe = load_recipe("quick", {"epochs": run["epochs"], **(VIT_RECIPE if run["model"] == "vit" else {})})
+        *_, last = train(TrainState(model, recipe, masks=masks, seed=run["seed"]), self.data)
+        result = {"accuracy": last.top1, "test_loss": round(last.test_loss, 5)}
+        return {**run, **facts, **result, "seconds": round(time.perf_counter() - start, 1), "torch": torch.__version__}
+
+    def _masks(self, model: nn.Module, run: Mapping[str, Any]) -> ntksap.Masks:
+        """Return the masks of a run; those that decide the counts of several runs are kept."""
+        way = {**(VIT if run["model"] == "vit" else CNN)[run["way"]]}
+        case = run["model"], run["sparsity"], run["seed"]
+        if way.get("places", "score") != "score" and "allocation" not in way:
+            if self._counts is None or self._counts[0] != case:
+                self._counts = case, self._pruned(model, run, way | {"places": "score"})
+            way["allocation"] = self._counts[1]
+        return self._pruned(model, run, way)
+
+    def _pruned(self, model: nn.Module, run: Mapping[str, Any], way: Mapping[str, Any]) -> ntksap.Masks:
+        batches = pruning_batches(self.data, seed=run["seed"]) if way["method"] == "snip" else None
+        common = {"seed": run["seed"], "rescale": run["rescale"], "input_shape": SHAPE, "data": batches}
+        return ntksap.prune(model, run["sparsity"], **common, **way)
+
+
+def results(path: Path) -> dict[str, dict[str, Any]]:
+    """Return what was found so far, by the name of the run."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {name_of(run): run for run in map(json.loads, lines)}
+
+
+def table(found: Iterable[Mapping[str, Any]]) -> str:
+    """Return tables in Markdown: mean accuracy ± standard deviation over seeds, and what it costs."""
+    cases: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
+    for run in found:
+        way = run["way"] + (", rescaled" if run["rescale"] else "")
+        cases.setdefault((run["model"], run["sparsity"], run["epochs"]), {}).setdefault(way, []).append(run)
+    lines = []
+    for (model, sparsity, epochs), ways in sorted(cases.items()):
+        lines += [f"| {model}, {sparsity:.2%}, epochs: {epochs} | accuracy | weights | multiply-adds | layers empty | seeds |"]
+        lines += ["|---|---|---|---|---|---|"]
+        for way, runs in ways.items():
+            accuracies = [100 * run["accuracy"] for run in runs]
+            spread = f" ± {statistics.stdev(accuracies):.2f}" if len(runs) > 1 else ""
+            work = statistics.mean(run["multiply_adds"] for run in runs) / 1e6
+            empty = max(run.get("empty", 0) for run in runs)
+            weights = f"{runs[0]['kept']:,} | {work:.2f}·10⁶"
+            lines += [f"| {way} | {statistics.mean(accuracies):.2f}{spread} | {weights} | {empty} | {len(runs)} |"]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Carry out what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?", help="the folder that holds CIFAR-10")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--list", action="store_true", help="print the names of the runs")
+    parser.add_argument("--table", action="store_true", help="print what was found")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    runs = {name_of(run): run for run in grid() if given.only in name_of(run)}
+    found = results(given.out)
+    if given.list or given.table:
+        print("\n".join(runs) if given.list else table(found.values()))
+        return 0
+    study = Study(load("cifar10", given.data))
+    for name in [name for name in runs if name not in found]:
+        result = study.carry_out(runs[name])
+        with given.out.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        print(f"{name}: {result['accuracy']:.2%}, {result['seconds']:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
