@@ -152,8 +152,8 @@ def table(found: Iterable[Mapping[str, Any]]) -> str:
         cases.setdefault((run["model"], run["sparsity"], run["epochs"]), {}).setdefault(way, []).append(run)
     lines = []
     for (model, sparsity, epochs), ways in sorted(cases.items()):
-        heads = f"{model}, {sparsity:.2%}, epochs: {epochs}", "accuracy", "weights", "multiply-adds", "empty layers", "seeds"
-        lines += [f"| {' | '.join(heads)} |", "|---|---|---|---|---|---|"]
+        heads = "accuracy", "weights", "multiply-adds", "empty layers", "seeds"
+        lines += [f"| {model}, {sparsity:.2%}, epochs: {epochs} | {' | '.join(heads)} |", "|---|---|---|---|---|---|"]
         for way, runs in ways.items():
             accuracies = [100 * run["accuracy"] for run in runs]
             spread = f" ± {statistics.stdev(accuracies):.2f}" if len(runs) > 1 else ""
