@@ -47,51 +47,78 @@ static void N(affine)(REAL *to, REAL a, const REAL *x, REAL b, const REAL *y, RE
     for (; p < places; p++) to[p] = x[p] * a + c + (y ? y[p] * b : 0);
 }
 
+/* Threads take channels that lie side by side, and go through the images in the order of memory: channel by channel they
+   would jump by a power of two, and the cache would hold next to nothing. The second pass begins with what it still holds. */
+#define EACH_PART                                                                \
+    _Pragma("omp parallel for num_threads(threads) if (threads > 1)")            \
+    for (int64_t part = 0; part < threads; part++)
+
+/* The channels from `from` to `end`; sums (2, channels) are zero. */
+static void N(normalise)(int64_t images, int64_t channels, int64_t from, int64_t end, int64_t places, const REAL *x, REAL *y,
+                         const REAL *scale, const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r, double *sums)
+{
+    for (int64_t n = 0; n < images; n++)
+        for (int64_t c = from; c < end; c++) {
+            const REAL *plane = x + (n * channels + c) * places, start = x[c * places];
+            N(sums)(plane, start, plane, start, places, sums + c, sums + channels + c);
+        }
+    for (int64_t c = from; c < end; c++) {
+        const double count = (double)images * places, off = sums[c] / count, var = sums[channels + c] / count - off * off;
+        mean[c] = x[c * places] + off;
+        variance[c] = var > 0 || var != var ? var : 0;
+        r[c] = 1 / __builtin_sqrt(variance[c] + eps);
+    }
+    for (int64_t n = images; y && n-- > 0;) /* without y: statistics only */
+        for (int64_t c = from; c < end; c++) {
+            const int64_t at = (n * channels + c) * places;
+            const REAL times = (scale ? scale[c] : 1) * r[c], plus = (shift ? shift[c] : 0) - mean[c] * times;
+            N(affine)(y + at, times, x + at, 0, 0, plus, places);
+        }
+}
+
 int N(batch_norm)(int64_t images, int64_t channels, int64_t places, const REAL *x, REAL *y, const REAL *scale,
                   const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r, int64_t threads)
 {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t c = 0; c < channels; c++) {
-        const REAL start = x[c * places];
-        double first = 0, second = 0;
-        for (int64_t n = 0; n < images; n++) {
-            const REAL *plane = x + (n * channels + c) * places;
-            N(sums)(plane, start, plane, start, places, &first, &second);
-        }
-        const double count = (double)images * places, off = first / count, var = second / count - off * off;
-        mean[c] = start + off;
-        variance[c] = var > 0 || var != var ? var : 0;
-        r[c] = 1 / __builtin_sqrt(variance[c] + eps);
-        const REAL times = (scale ? scale[c] : 1) * r[c], plus = (shift ? shift[c] : 0) - mean[c] * times;
-        for (int64_t n = 0; y && n < images; n++) { /* without y: statistics only */
-            const int64_t at = (n * channels + c) * places;
-            N(affine)(y + at, times, x + at, 0, 0, plus, places);
-        }
-    }
+    double *sums = calloc(2 * channels, sizeof(double));
+    if (!sums) return 1;
+    EACH_PART N(normalise)(images, channels, channels * part / threads, channels * (part + 1) / threads, places, x, y, scale,
+                           shift, eps, mean, variance, r, sums);
+    free(sums);
     return 0;
 }
 
 /* by_x = scale * r * (g - mean(g) - xhat * mean(g * xhat)); by_scale = sum(g * xhat); by_shift = sum(g) */
+static void N(normalise_backward)(int64_t images, int64_t channels, int64_t from, int64_t end, int64_t places, const REAL *x,
+                                  const REAL *g, const REAL *scale, const REAL *mean, const REAL *r, REAL *by_x,
+                                  REAL *by_scale, REAL *by_shift, double *sums)
+{
+    for (int64_t n = 0; n < images; n++)
+        for (int64_t c = from; c < end; c++) {
+            const int64_t at = (n * channels + c) * places;
+            N(sums)(g + at, 0, x + at, mean[c], places, sums + c, sums + channels + c);
+        }
+    for (int64_t c = from; c < end; c++) {
+        by_shift[c] = sums[c];
+        by_scale[c] = sums[channels + c] * r[c];
+    }
+    for (int64_t n = images; n-- > 0;)
+        for (int64_t c = from; c < end; c++) {
+            const int64_t at = (n * channels + c) * places;
+            const double count = (double)images * places, times = (scale ? scale[c] : 1) * (double)r[c];
+            const double slope = -times * by_scale[c] / count * r[c], plus = -times * sums[c] / count - slope * mean[c];
+            N(affine)(by_x + at, times, g + at, slope, x + at, plus, places);
+        }
+}
+
 int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, const REAL *x, const REAL *g,
                            const REAL *scale, const REAL *mean, const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift,
                            int64_t threads)
 {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t c = 0; c < channels; c++) {
-        double first = 0, second = 0;
-        for (int64_t n = 0; n < images; n++) {
-            const int64_t at = (n * channels + c) * places;
-            N(sums)(g + at, 0, x + at, mean[c], places, &first, &second);
-        }
-        by_shift[c] = first;
-        by_scale[c] = second * r[c];
-        const double count = (double)images * places, times = (scale ? scale[c] : 1) * (double)r[c];
-        const double slope = -times * by_scale[c] / count * r[c], plus = -times * first / count - slope * mean[c];
-        for (int64_t n = 0; n < images; n++) {
-            const int64_t at = (n * channels + c) * places;
-            N(affine)(by_x + at, times, g + at, slope, x + at, plus, places);
-        }
-    }
+    double *sums = calloc(2 * channels, sizeof(double));
+    if (!sums) return 1;
+    EACH_PART N(normalise_backward)(images, channels, channels * part / threads, channels * (part + 1) / threads, places, x, g,
+                                    scale, mean, r, by_x, by_scale, by_shift, sums);
+    free(sums);
     return 0;
 }
 
@@ -300,6 +327,7 @@ int N(batch_norm_twice)(int64_t rows, int64_t channels, const REAL *v, const REA
 }
 
 #undef BLOCK
+#undef EACH_PART
 #undef VEC
 #undef LANES
 #undef AT

@@ -72,6 +72,21 @@ static inline void N(copy)(REAL *restrict to, const REAL *restrict from, int64_t
     for (; j < count; j++) to[j] = from[j];
 }
 
+static inline __attribute__((always_inline)) void N(rows_of)(REAL *restrict to, int64_t to_pitch, const REAL *restrict from,
+                                                             int64_t pitch, int64_t rows, int64_t width)
+{
+    for (int64_t row = 0; row < rows; row++) N(copy)(to + row * to_pitch, from + row * pitch, width);
+}
+
+/* Rows of `width` numbers; the usual widths are compiled apart, without loops. */
+static void N(copy_rows)(REAL *to, int64_t to_pitch, const REAL *from, int64_t pitch, int64_t rows, int64_t width)
+{
+    if (width == 8) N(rows_of)(to, to_pitch, from, pitch, rows, 8);
+    else if (width == 16) N(rows_of)(to, to_pitch, from, pitch, rows, 16);
+    else if (width == 32) N(rows_of)(to, to_pitch, from, pitch, rows, 32);
+    else N(rows_of)(to, to_pitch, from, pitch, rows, width);
+}
+
 static inline REAL N(total)(VEC v)
 {
     const N(half) *halves = (const N(half) *)&v, sum = halves[0] + halves[1];
@@ -229,20 +244,22 @@ static void N(dots)(const Shape *s, const REAL *grads, const REAL *planes, int64
 static inline __attribute__((always_inline)) void N(move)(const Shape *s, const int64_t stride, REAL *planes, REAL *image,
                                                           const int64_t *first, const int out)
 {
-    for (int64_t line = 0; line < s->channels * s->stride_y; line++)
+    for (int64_t rest = 0; rest < s->stride_y; rest++)
         for (int64_t phase = 0; phase < stride; phase++) {
-            const int64_t index = line * stride + phase, shift = phase - s->pad_x;
-            const int64_t channel = line / s->stride_y, rest = line % s->stride_y;
-            if (!out && first[index] == first[index + 1]) continue; /* no weight looks there */
+            const int64_t top = START(rest, s->pad_y, s->stride_y), bottom = END(s->height, rest, s->pad_y, s->stride_y);
             const int64_t start = START(phase, s->pad_x, stride), end = END(s->width, phase, s->pad_x, stride);
-            const int64_t bottom = END(s->height, rest, s->pad_y, s->stride_y);
-            for (int64_t Y = START(rest, s->pad_y, s->stride_y); Y < bottom; Y++) {
-                REAL *plane = planes + index * s->plane + Y * s->pitch;
-                REAL *pixels = image + (channel * s->height + Y * s->stride_y + rest - s->pad_y) * s->width;
-                if (stride == 1 && out) N(copy)(pixels, plane + s->pad_x, s->width);
-                else if (stride == 1) N(copy)(plane + s->pad_x, pixels, s->width);
-                else if (out) for (int64_t X = start; X < end; X++) pixels[X * stride + shift] = plane[X];
-                else for (int64_t X = start; X < end; X++) plane[X] = pixels[X * stride + shift];
+            const int64_t shift = phase - s->pad_x, pitch = s->pitch, skip = s->stride_y * s->width, width = s->width;
+            for (int64_t channel = 0; channel < s->channels; channel++) {
+                const int64_t index = (channel * s->stride_y + rest) * stride + phase;
+                if (!out && first[index] == first[index + 1]) continue; /* no weight looks there */
+                REAL *plane = planes + index * s->plane + top * pitch;
+                REAL *pixels = image + (channel * s->height + top * s->stride_y + rest - s->pad_y) * width;
+                if (stride == 1 && out) N(copy_rows)(pixels, skip, plane - shift, pitch, bottom - top, width);
+                else if (stride == 1) N(copy_rows)(plane - shift, pitch, pixels, skip, bottom - top, width);
+                else for (int64_t Y = top; Y < bottom; Y++, plane += pitch, pixels += skip)
+                    for (int64_t X = start; X < end; X++)
+                        if (out) pixels[X * stride + shift] = plane[X];
+                        else plane[X] = pixels[X * stride + shift];
             }
         }
 }
@@ -290,9 +307,8 @@ int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const
                        value);
             for (int64_t m = 0; m < here; m++)
                 for (int64_t o = 0; o < s->outputs; o++)
-                    for (int64_t row = 0; row < s->out_height; row++)
-                        N(copy)(y + (((n + m) * s->outputs + o) * s->out_height + row) * s->out_width,
-                                out + o * s->plane + (m * s->rows + row) * s->pitch, s->out_width);
+                    N(copy_rows)(y + ((n + m) * s->outputs + o) * s->out_height * s->out_width, s->out_width,
+                                 out + o * s->plane + m * s->rows * s->pitch, s->pitch, s->out_height, s->out_width);
         }
         free(planes);
         free(out);
@@ -306,6 +322,7 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
                             const REAL *back_value, int64_t threads)
 {
     const int64_t count = s->channels * s->stride_y * s->stride_x;
+    const int straight = s->out_width % 8 == 0; /* dots with g as it is */
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
@@ -318,20 +335,20 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
             const int64_t here = images - n < s->stack ? images - n : s->stack;
             const int64_t at = n * s->outputs * s->out_height * s->out_width;
             if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
-            for (int64_t m = 0; m < here; m++)
+            for (int64_t m = 0; m < here && (by_x || !straight); m++)
                 for (int64_t o = 0; o < s->outputs; o++)
-                    for (int64_t row = 0; row < s->out_height; row++)
-                        N(copy)(grads + o * s->grad + s->slack + (m * s->rows + row) * s->pitch,
-                                g + at + ((m * s->outputs + o) * s->out_height + row) * s->out_width, s->out_width);
+                    N(copy_rows)(grads + o * s->grad + s->slack + m * s->rows * s->pitch, s->pitch,
+                                 g + at + (m * s->outputs + o) * s->out_height * s->out_width, s->out_width, s->out_height,
+                                 s->out_width);
             if (by_value) {
                 REAL *sums = by_value + THREAD * first[s->outputs];
                 N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
-                if (s->out_width % 8 == 0) N(dots_rows)(s, g + at, planes, first, where, sums);
+                if (straight) N(dots_rows)(s, g + at, planes, first, where, sums);
                 else N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, sums);
             }
             if (!by_x) continue;
             REAL *to = by_x + n * s->channels * s->height * s->width;
-            if (s->stride_y == 1 && s->stride_x == 1 && s->width % 8 == 0 && s->out_width % 8 == 0) {
+            if (s->stride_y == 1 && s->stride_x == 1 && s->width % 8 == 0 && straight) {
                 /* the image without its padding */
                 N(combine_tiles)(grads + s->pad_y * s->pitch + s->pad_x, s->pitch, to, s->height, s->width, count,
                                  back_first, back_where, back_value);
