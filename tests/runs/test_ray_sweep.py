@@ -87,8 +87,14 @@ def test_ray_on_this_machine_ends_with_its_command_which_goes_on_later(cluster, 
     until("its workers are gone", lambda: not at_work(tmp_path, "driver"))
 
     process = compare(cluster, tmp_path, *arguments)
-    folder, worker, records = until("a run at work", lambda: at_work(tmp_path, "driver"), process)
-    until("news of it", lambda: len((folder / "metrics.jsonl").read_text().splitlines()) > len(records) + 5, process)
+    seen = {}
+
+    def news():
+        """A run at work that has gone on for some epochs since it was first seen, so that the command knows of it."""
+        found = at_work(tmp_path, "driver")
+        return found if found and len(found[2]) > seen.setdefault(found[0], len(found[2])) + 5 else None
+
+    folder, worker, records = until("news of a run", news, process)
     process.send_signal(signal.SIGINT)
     _, messages = process.communicate(timeout=LONG)
     assert process.returncode == 130
