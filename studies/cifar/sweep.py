@@ -1,0 +1,111 @@
+"""The methods of this package on CIFAR-10 under equal conditions: ResNet-20, the recipe ``quick``, 98.20 % and 95.60 %.
+
+    python -m studies.cifar.sweep DATA OUT           # carries out the commands that `--list` prints, one run at a time
+    python -m studies.cifar.sweep DATA OUT --pack    # keeps the results of finished runs in docs/results/sweep
+    python -m studies.cifar.sweep --table            # prints them
+
+DATA is the folder that holds CIFAR-10. A run that was interrupted resumes. Each run uses all cores that it may; several
+sweeps on one machine should each have a core of their own (``taskset -c 0``), and an OUT of their own.
+"""
+
+import argparse
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PACKED = Path(__file__).parents[2] / "docs" / "results" / "sweep"
+SEEDS = ("0", "1", "2")
+SCORES = "synflow,ntk-sap,ntk-sap-analytic,snip,grasp,force,iterative-snip,magnitude,px,prospr,hutchinson"
+METHODS = f"random-erk,random,magnitude-erk,phew,{SCORES},dpai,mag-1epoch"
+BEST = "magnitude-erk,ntk-sap-analytic,random-erk,magnitude,snip,synflow"
+"""The six with the highest accuracy of the first seed; to be checked when all seeds are there."""
+
+
+def commands() -> Iterator[list[str]]:
+    """Yield the arguments of ``ntksap compare``, the most important first."""
+
+    def command(methods: str, sparsities: str, seed: str, *others: str, epochs: int = 5) -> list[str]:
+        return ["--methods", methods, "--sparsities", sparsities, "--seeds", seed, "--epochs", str(epochs), *others]
+
+    for seed in SEEDS:
+        yield command(METHODS, "0.982", seed)
+    for seed in SEEDS:
+        for budget in ("weights", "multiply-adds"):
+            yield command("random-erk", "0.982", seed, "--thin", "--budget", budget)
+        for how in ("rigl", "set"):
+            yield command("random-erk,ntk-sap-analytic", "0.982", seed, "--regrow", how)
+        yield command(SCORES, "0.982", seed, "--allocation", "erk")
+        yield command(BEST, "0.956", seed)
+        yield command(BEST, "0.982,0.956", seed, epochs=10)
+    yield command("imp", "0.982", "0")
+
+
+def whole(arguments: list[str], data: Path, out: Path) -> list[str]:
+    """Return the whole command."""
+    where = ["--data", "cifar10", "--data-dir", str(data), "--out", str(out), "--jobs", "1"]
+    return [sys.executable, "-m", "ntksap", "compare", *where, "--model", "resnet20", "--recipe", "quick", *arguments]
+
+
+def pack(out: Path) -> None:
+    """Keep the results of finished runs."""
+    PACKED.mkdir(exist_ok=True)
+    for file in sorted(out.glob("runs/*/result.json")):
+        (PACKED / f"{file.parent.name}.json").write_bytes(file.read_bytes())
+
+
+def table() -> str:
+    """Return tables in Markdown: accuracy in per cent, mean ± standard deviation over seeds, and what it costs."""
+    cases: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
+    for file in sorted(PACKED.glob("*.json")):
+        run = json.loads(file.read_text())
+        case = run["recipe"]["epochs"], 0.982 if run["method"] == "dense" else run["sparsity"]
+        ways = cases.setdefault(case, {})
+        regrown = run["recipe"].get("regrow", "none")
+        erk = run["allocation"] == "erk" and not run["method"].endswith("-erk")
+        way = run["method"] + (", ERK's counts" if erk else "") + (f", {regrown}" if regrown != "none" else "")
+        way += f", equal {run['budget']}" if run["method"] == "thin" else ""
+        ways.setdefault(way, []).append(run)
+    lines = []
+    for (epochs, sparsity), ways in sorted(cases.items()):
+        heads = "accuracy", "weights", "multiply-adds", "seconds to prune", "seeds"
+        lines += [f"| {sparsity:.2%}, {epochs} epochs | {' | '.join(heads)} |", "|---|---|---|---|---|---|"]
+        for way, runs in sorted(ways.items(), key=lambda item: -statistics.mean(run["top1"] for run in item[1])):
+            found = [100 * run["top1"] for run in runs]
+            spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
+            flops = statistics.mean(run["inference_flops"] for run in runs) / 1e6
+            seconds = statistics.mean(run.get("prune_seconds") or 0 for run in runs)
+            weights = f"{runs[0]['kept']:,}" if runs[0]["kept"] else ""
+            cells = way, f"{statistics.mean(found):.2f}{spread}", weights, f"{flops:.2f}·10⁶", f"{seconds:.0f}"
+            lines += [f"| {' | '.join(cells)} | {len(runs)} |"]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Carry out what is missing, or show what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?", default=Path("data"), help="the folder that holds CIFAR-10")
+    parser.add_argument("out", type=Path, nargs="?", default=Path("sweep"), help="the folder for runs")
+    parser.add_argument("--pack", action="store_true", help="keep the results of finished runs, and end")
+    parser.add_argument("--table", action="store_true", help="print what was kept, and end")
+    parser.add_argument("--list", action="store_true", help="print the commands, and end")
+    given = parser.parse_args()
+    every = [whole(arguments, given.data, given.out) for arguments in commands()]
+    if given.pack:
+        pack(given.out)
+    elif given.table:
+        print(table())
+    elif given.list:
+        print("\n".join(map(shlex.join, every)))
+    else:
+        return max(subprocess.run(command).returncode for command in every)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
