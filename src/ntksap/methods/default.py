@@ -31,8 +31,8 @@ def default_method(
     """Return the method of a `prune` that names none.
 
     - ``random-erk-logits`` for a module with attention. Methods that rank all weights together starve queries and keys,
-      of which the kernel, the gradient and the paths see next to nothing before training, and do worse there than a
-      random mask; docs/allocation.md has the numbers.
+      of which the kernel, the gradient and the paths see next to nothing before training, and nearly always do
+      worse there than a random mask; docs/allocation.md has the numbers.
     - ``ntk-sap-analytic`` for any other module that the closed form can follow: as accurate as sampling in all that was
       measured (docs/which-method.md), and it takes a second instead of a minute.
     - ``ntk-sap``, which samples, for the rest: modules with attention whose layers a scope or whole channels decide
