@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -317,19 +316,17 @@ def test_help(capsys, command):
 
 
 def test_ctrl_c_ends_cleanly(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import pathlib, torch\ndef make():\n    pathlib.Path('made').touch()\n    return torch.nn.Linear(2000, 2000)\n"
-    )
+    (tmp_path / "mine.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(2000, 2000)\n")
     arguments = ["prune", "--model", "mine:make", "--input-shape", "2000", "--rounds", "1000", "--out", "out/run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "ntksap", *arguments], stderr=subprocess.PIPE, text=True, cwd=tmp_path
     )
-    while not (tmp_path / "made").exists():
-        time.sleep(0.1)
-    time.sleep(1)  # into the rounds
+    while "round" not in process.stderr.readline():
+        assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, message = process.communicate(timeout=60)
-    assert process.returncode == 130
+    # Python ends by the signal itself where it came inside exec("..."); a shell sees 130 in either case
+    assert process.returncode in (130, -signal.SIGINT)
     assert "stopped" in message
     assert "Traceback" not in message
     assert not (tmp_path / "out").exists()
