@@ -5,7 +5,7 @@
     python -m studies.cifar.sweep --table            # prints them
 
 DATA is the folder that holds CIFAR-10. A run that was interrupted resumes. Each run uses all cores that it may; several
-sweeps on one machine should each have a core of their own (``taskset -c 0``), and an OUT of their own.
+sweeps on one machine should each have a core and an OUT of their own (``taskset -c 0``).
 """
 
 import argparse

@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import ntksap
+from ntksap._base import cores
 from ntksap.cli import main
 from ntksap.report.table import cells, formatted, ranks, to_csv
 from ntksap.runs.folder import read_result
@@ -62,6 +64,17 @@ def test_one_run_that_fails_and_one_whose_process_dies_do_not_stop_the_others(tm
 
     again = {event.settings.name: event.kind for event in sweep([*good, good[0]], tmp_path)}
     assert again == {settings.name: "skipped" for settings in good}
+
+
+def test_a_run_has_no_more_threads_than_the_program_that_asks_for_it(tmp_path):
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            *_, last = sweep([small_settings(epochs=1, seed=threads)], tmp_path)
+            assert last.result["threads"] == min(threads, cores())
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_compare(tmp_path, capsys):

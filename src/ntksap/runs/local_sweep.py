@@ -11,6 +11,8 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ntksap._base import cores
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place, Progress
@@ -29,10 +31,12 @@ def sweep(
 ) -> Generator[Event, None, None]:
     """Carry out the runs in ``root`` in ``jobs`` processes, which share the cores, and yield what happens.
 
-    ``task`` is what a process does with settings: `run`, or `prune_only` with its shapes filled in.
+    ``task`` is what a process does with settings: `run`, or `prune_only` with its shapes filled in. A process has no
+    more threads than this one, so that OMP_NUM_THREADS and `torch.set_num_threads` hold for a sweep too.
     Finished runs are skipped, unfinished ones resume. Closing the iterator stops the processes; nothing is lost.
     """
-    work = Work(Path(root), place or Place(), max(1, cores() // jobs), store, task=task)
+    threads = max(1, min(torch.get_num_threads(), cores() // jobs))
+    work = Work(Path(root), place or Place(), threads, store, task=task)
     waiting = deque((yield from skip_finished(settings, work)))
     workers = [_Worker(work) for _ in range(min(jobs, len(waiting)))]
     try:
