@@ -2,20 +2,16 @@
 
     python -m studies.cifar.accuracy DATA --only vit
 
-carries out every run of the grid that is not in the results yet, one line of JSON each, on one thread. DATA is the
-folder that holds CIFAR-10; `--only TEXT` limits it to runs whose name contains the text, `--list` prints the names,
-`--table` what was found.
+carries out every run of the grid that is not in the results yet. DATA is the folder that holds CIFAR-10.
 """
 
-import argparse
 import copy
 import itertools
-import json
 import statistics
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +23,8 @@ from ntksap._base import global_seed
 from ntksap.data import Dataset, load, pruning_batches
 from ntksap.training import TrainState, load_recipe, train
 from studies.cifar.vit import LAYERS, WIDTH, ViT
+from studies.grid import Grid, Run
 
-RESULTS = Path(__file__).parent / "results.jsonl"
 SHAPE = (3, 32, 32)
 SEEDS = (0, 1, 2)
 
@@ -82,7 +78,7 @@ def grid() -> Iterator[dict[str, Any]]:
                 yield {**run, "epochs": epochs, "seed": seed}
 
 
-def name_of(run: Mapping[str, Any]) -> str:
+def name_of(run: Run) -> str:
     """Return the name of a run."""
     scale = "-rescaled" if run["rescale"] else ""
     return f"{run['model']}-{run['way']}{scale}-{100 * run['sparsity']:g}-{run['epochs']}epochs-seed{run['seed']}"
@@ -109,11 +105,16 @@ def _weights(model: nn.Module) -> int:
 class Study:
     """Carries out runs on one data set."""
 
-    def __init__(self, data: Dataset) -> None:
-        self.data = data
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
         self._scored: tuple[tuple[Any, ...], ntksap.Masks] | None = None
 
-    def carry_out(self, run: Mapping[str, Any]) -> dict[str, Any]:
+    @cached_property
+    def data(self) -> Dataset:
+        """CIFAR-10."""
+        return load("cifar10", self.folder)
+
+    def carry_out(self, run: Run) -> dict[str, Any]:
         """Return the run with its result."""
         start = time.perf_counter()
         model = build(run["model"], run["seed"], run["way"], run["sparsity"])
@@ -130,7 +131,7 @@ class Study:
         result = {"accuracy": last.top1, "test_loss": round(last.test_loss, 5)}
         return {**run, **facts, **result, "seconds": round(time.perf_counter() - start, 1), "torch": torch.__version__}
 
-    def _masks(self, model: nn.Module, run: Mapping[str, Any]) -> ntksap.Masks:
+    def _masks(self, model: nn.Module, run: Run) -> ntksap.Masks:
         """Return the masks of a run; those of NTK-SAP itself, whose counts other runs take, are kept."""
         if run["model"] == "vit":
             return self._pruned(model, run, VIT[run["way"]])
@@ -143,7 +144,7 @@ class Study:
         own = self._scored[1]
         return own if way["places"] == "score" else self._pruned(model, run, way | {"allocation": own})
 
-    def _pruned(self, model: nn.Module, run: Mapping[str, Any], way: Mapping[str, Any]) -> ntksap.Masks:
+    def _pruned(self, model: nn.Module, run: Run, way: Mapping[str, Any]) -> ntksap.Masks:
         batches = pruning_batches(self.data, seed=run["seed"]) if way["method"] == "snip" else None
         common = {"seed": run["seed"], "rescale": run["rescale"], "input_shape": SHAPE, "data": batches}
         return ntksap.prune(model, run["sparsity"], **common, **way)
@@ -156,15 +157,9 @@ def first_images(data: Dataset, count: int) -> Dataset:
     return replace(data, train=part)
 
 
-def results(path: Path) -> dict[str, dict[str, Any]]:
-    """Return what was found so far, by the name of the run."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {name_of(run): run for run in map(json.loads, lines)}
-
-
-def table(found: Iterable[Mapping[str, Any]]) -> str:
+def table(found: Iterable[Run]) -> str:
     """Return tables in Markdown: mean accuracy ± standard deviation over seeds, and what it costs."""
-    cases: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
+    cases: dict[tuple[Any, ...], dict[str, list[Run]]] = {}
     for run in found:
         way = run["way"] + (", rescaled" if run["rescale"] else "")
         cases.setdefault((run["model"], run["sparsity"], run["epochs"]), {}).setdefault(way, []).append(run)
@@ -183,29 +178,14 @@ def table(found: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Carry out what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    study = Grid(grid(), name_of, table, Path(__file__).with_name("results.jsonl"))
+    parser = study.parser(__doc__)
     parser.add_argument("data", type=Path, nargs="?", help="the folder that holds CIFAR-10")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--only", default="", metavar="TEXT")
-    parser.add_argument("--list", action="store_true", help="print the names of the runs")
-    parser.add_argument("--table", action="store_true", help="print what was found")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    runs = {name_of(run): run for run in grid() if given.only in name_of(run)}
-    found = results(given.out)
-    if given.list or given.table:
-        print("\n".join(runs) if given.list else table(found.values()))
-        return 0
-    study = Study(load("cifar10", given.data))
-    for name in [name for name in runs if name not in found]:
-        result = study.carry_out(runs[name])
-        with given.out.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        print(f"{name}: {result['accuracy']:.2%}, {result['seconds']:.0f} s", flush=True)
-    return 0
+    study.main(given, Study(given.data).carry_out, "{accuracy:.2%}, {seconds:.0f} s")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

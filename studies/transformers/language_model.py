@@ -1,18 +1,13 @@
 """Validation loss of small pruned language models: a byte-level Llama or GPT-2 on the sources of Python's library.
 
-    python studies/transformers/language_model.py --out studies/transformers/results.jsonl
+    python -m studies.transformers.language_model
 
-carries out every run of the grid that is not in the results yet, one line of JSON each, on one thread, about 20 s each.
-`--only TEXT` limits it to runs whose name contains the text; `--list` prints the names, `--table` what was found. Needs
-the extra `transformers`.
+carries out every run of the grid that is not in the results yet, about 20 s each. Needs the extra `transformers`.
 """
 
-import argparse
 import itertools
-import json
 import math
 import statistics
-import sys
 import sysconfig
 import time
 from collections.abc import Iterable, Iterator
@@ -25,6 +20,7 @@ from torch import Tensor, nn
 
 import ntksap
 from ntksap._base import generator_of, global_seed
+from studies.grid import Grid, Run
 
 BYTES, LENGTH, BATCH, STEPS, LR = 256, 64, 16, 300, 3e-3
 WIDTH, LAYERS = 96, 4
@@ -162,7 +158,7 @@ def smaller(family: str, seed: int, sparsity: float, how: dict[str, Any]) -> nn.
     return min(models, key=lambda model: abs(count(model) - target)) if how else build(family, seed)
 
 
-def carry_out(run: dict[str, Any], train: Tensor, validation: Tensor) -> dict[str, Any]:
+def carry_out(run: Run, train: Tensor, validation: Tensor) -> dict[str, Any]:
     """Return the run with its result."""
     start = time.perf_counter()
     if run["way"] in DENSE:
@@ -228,20 +224,14 @@ def grid() -> Iterator[dict[str, Any]]:
             yield from runs(family, {**MAIN, **OTHERS}, rescale=rescale, at=[0.5])
 
 
-def name_of(run: dict[str, Any]) -> str:
+def name_of(run: Run) -> str:
     """Return the name of a run."""
     scale = "-rescaled" if run["rescale"] else ""
     longer = "" if run["steps"] == STEPS else f"-{run['steps']}steps"
     return f"{run['family']}-{run['way']}{scale}-{100 * run['sparsity']:g}-seed{run['seed']}{longer}"
 
 
-def results(path: Path) -> dict[str, dict[str, Any]]:
-    """Return what was found so far, by the name of the run."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {name_of(run): run for run in map(json.loads, lines)}
-
-
-def table(found: Iterable[dict[str, Any]]) -> str:
+def table(found: Iterable[Run]) -> str:
     """Return a table in Markdown: mean validation loss ± spread over seeds, without and with rescaling."""
     losses: dict[tuple[Any, ...], list[float]] = {}
     empty: dict[tuple[Any, ...], int] = {}
@@ -266,29 +256,17 @@ def table(found: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Carry out what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.jsonl")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--table", action="store_true")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    runs = {name_of(run): run for run in grid() if arguments.only in name_of(run)}
-    found = results(arguments.out)
-    if arguments.list or arguments.table:
-        print("\n".join(runs) if arguments.list else table(found.values()))
-        return 0
+    study = Grid(grid(), name_of, table, Path(__file__).with_name("results.jsonl"))
     data = text()
     cut = int(0.9 * len(data))
-    for name in [name for name in runs if name not in found]:
-        result = carry_out(runs[name], data[:cut], data[cut:])
-        with arguments.out.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        print(f"{name}: {result['validation_loss']:.4f} nats", flush=True)
-    return 0
+    study.main(
+        study.parser(__doc__).parse_args(),
+        lambda run: carry_out(run, data[:cut], data[cut:]),
+        "{validation_loss:.4f} nats",
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,9 +1,9 @@
 """CPU time and peak memory on shapes of Llama-2-7B, on the meta device.
 
-    python studies/transformers/large.py allocate erk-logits
-    python studies/transformers/large.py allocate ntk-sap
-    python studies/transformers/large.py write random
-    python studies/transformers/large.py write balanced
+    python -m studies.transformers.large allocate erk-logits
+    python -m studies.transformers.large allocate ntk-sap
+    python -m studies.transformers.large write random
+    python -m studies.transformers.large write balanced
 
 Both take the whole model, and need the extra `transformers`. `allocate` is given 64 tokens; `write` draws and writes
 6.6 billion mask entries at uniform density into a temporary file of 800 MB, and counts what one of its layers holds.
