@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ntksap._base import keep_memory
+
 Run = Mapping[str, Any]
 
 
@@ -35,6 +37,7 @@ class Grid:
     def main(self, given: argparse.Namespace, carry_out: Callable[[Run], Run], headline: str) -> None:
         """Carry out the runs without a result on one thread; ``headline`` is a format of what to say of each."""
         torch.set_num_threads(1)
+        keep_memory()
         runs = {self.name_of(run): run for run in self.runs if given.only in self.name_of(run)}
         lines = given.out.read_text().splitlines() if given.out.exists() else []
         found = {self.name_of(run): run for run in map(json.loads, lines)}

@@ -14,7 +14,7 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(outside)
         self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outside)
-        self.relu = nn.ReLU()
+        self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
             self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
@@ -38,7 +38,7 @@ class CifarResNet(nn.Module):
             raise InputError(f"the depth of a CIFAR ResNet is 6n + 2 (8, 14, 20, 32, 44, 56, 110 …), not {depth}")
         self.conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU()
+        self.relu = nn.ReLU(inplace=True)
         blocks: list[nn.Module] = []
         inside = width
         for stage, channels in enumerate((width, 2 * width, 4 * width)):

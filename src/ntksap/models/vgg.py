@@ -25,7 +25,7 @@ class VGG(nn.Module):
             if stage > 0:
                 features.append(nn.MaxPool2d(2))
             for _ in range(count):
-                features += [nn.Conv2d(inside, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
+                features += [nn.Conv2d(inside, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
                 inside = channels
         self.features = nn.Sequential(*features)
         self.pool = nn.AdaptiveAvgPool2d(1)
