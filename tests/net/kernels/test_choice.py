@@ -70,6 +70,21 @@ def test_every_way_gives_what_torch_gives(fastest, way, layout):
     assert set(choices.ways.values()) <= {"torch", way}
 
 
+@pytest.mark.parametrize("way", ["torch", "dense", "kept"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_results_have_the_layout_of_images_whatever_that_of_weights(fastest, way, layout):
+    fastest(way)
+    convolution = nn.Conv2d(16, 16, 3, padding=1).to(memory_format=torch.channels_last)
+    masks = ntksap.prune(convolution, 0.8, "random")
+    masks.attach(convolution)
+    images = torch.randn(4, 16, 8, 8).to(memory_format=layout)
+    with ntksap.sparse_kernels(convolution, masks):
+        result = convolution(images)
+        result.sum().backward()
+    assert result.is_contiguous(memory_format=layout)
+    assert convolution.weight.grad.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_a_situation_is_measured_once_in_all_blocks_and_processes(fastest, monkeypatch):
     fastest("kept")
     (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64)

@@ -14,7 +14,7 @@ from ntksap.net.kernels.batch_norm import suits as normalises
 from ntksap.net.kernels.choice import DENSE, KEPT, TORCH, Chooser, density_of, learning, whole
 from ntksap.net.kernels.compiler import Unscriptable, refuse_recording, usable
 from ntksap.net.kernels.convolution import conv2d
-from ntksap.net.kernels.geometry import geometry, without_skips
+from ntksap.net.kernels.geometry import geometry, laid_out_like, without_skips
 from ntksap.net.kernels.sparse_conv import fits, moved
 from ntksap.net.kernels.sparse_linear import MOST, sparse_linear
 
@@ -74,6 +74,7 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
             yield KEPT
 
     def _by_torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        weight = laid_out_like(x, weight)
         if not self.thin:
             return self._conv_forward(x, weight, bias)  # type: ignore[no-any-return]
         x, how = without_skips(x, weight.shape, geometry(self))

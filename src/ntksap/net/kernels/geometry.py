@@ -46,3 +46,13 @@ def without_skips(x: Tensor, shape: Sequence[int], how: Geometry) -> tuple[Tenso
         return x, how
     down, across = how.stride
     return x[..., ::down, ::across], how._replace(stride=(1, 1))
+
+
+def laid_out_like(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the weight with its channels where those of images x are, if x has them first.
+
+    Torch's convolution has its result's channels last if those of its images *or* of its weight are, and so would all
+    layers after it, at the price of a copy before each that wants its channels first.
+    """
+    first = x.dim() == 4 and x.shape[1] > 1 and x.stride(1) > 1
+    return weight.contiguous() if first else weight

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ntksap.net.kernels import convolution, winograd
 from ntksap.net.kernels.compiler import Unscriptable, available, call, refuse_recording, threads, transformed
-from ntksap.net.kernels.geometry import Geometry, geometry, without_skips
+from ntksap.net.kernels.geometry import Geometry, geometry, laid_out_like, without_skips
 
 DENSE = 0.45
 """The density above which torch's dense convolution is faster."""
@@ -152,6 +152,7 @@ def fits(x: Tensor, kept: Tensor, how: Geometry) -> bool:
 
 
 def _dense(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
+    weight = laid_out_like(x, weight)
     x, how = without_skips(x, weight.shape, how)
     return functional.conv2d(x, weight, None, *how)
 
