@@ -22,6 +22,22 @@ typedef struct {
     int64_t grad;        /* numbers from one output's gradient to the next: slack zeros, then a plane */
 } Shape;
 
+/* Memory that is wanted soon comes into the cache bit by bit, while there is something to calculate. */
+#define LINE 64 /* bytes of the cache */
+typedef struct {
+    const char *next, *end;
+} Ahead;
+
+static inline Ahead ahead_of(const void *from, int64_t bytes)
+{
+    return (Ahead){from, (const char *)from + bytes};
+}
+
+static inline void fetch(Ahead *ahead, int64_t lines)
+{
+    for (; lines > 0 && ahead->next < ahead->end; lines--, ahead->next += LINE) __builtin_prefetch(ahead->next, 0, 2);
+}
+
 /* Lists the kept weights (outputs, channels / groups, high, wide) by output, and by the plane that they look at. */
 int sparse_plan(const Shape *s, const char *kept, int64_t groups, int64_t high, int64_t wide, int64_t apart_y, int64_t apart_x,
                  int64_t *index, int64_t *first, int *where, int64_t *back_first, int64_t *order, int *back_where)
@@ -148,8 +164,9 @@ static inline __attribute__((always_inline)) void N(tile)(const int rows, const 
 
 /* `to` has lines of height x width numbers one after the other. */
 static void N(combine_tiles)(const REAL *from, int64_t pitch, REAL *to, int64_t height, int64_t width, int64_t lines,
-                             const int64_t *first, const int *where, const REAL *value)
+                             const int64_t *first, const int *where, const REAL *value, Ahead ahead)
 {
+    const int64_t tiles = lines * height * width / (8 * LANES) + 1, share = (ahead.end - ahead.next) / LINE / tiles + 1;
     const int64_t wide = width / LANES, vecs = wide % 8 == 0 ? 8 : wide % 4 == 0 ? 4 : wide % 2 == 0 ? 2 : 1;
     for (int64_t y = 0, rows; y < height; y += rows) {
         rows = height - y >= 8 / vecs ? 8 / vecs : 1;
@@ -158,6 +175,9 @@ static void N(combine_tiles)(const REAL *from, int64_t pitch, REAL *to, int64_t 
                 const REAL *in = from + y * pitch + x;
                 REAL *out = to + (o * height + y) * width + x;
                 const int64_t k = first[o], count = first[o + 1] - k;
+                Ahead later = ahead_of(out + 3 * height * width, 8 * sizeof(VEC)); /* the tile after the next two */
+                fetch(&later, 8 * sizeof(VEC) / LINE);
+                fetch(&ahead, share);
 #define TILE(r, v) N(tile)(r, v, in, pitch, out, width, where + k, value + k, count)
                 if (vecs == 8) TILE(1, 8);
                 else if (vecs == 4 && rows == 2) TILE(2, 4);
@@ -194,11 +214,12 @@ static inline __attribute__((always_inline)) void N(dot_rows)(const int count, c
 }
 
 static void N(dots_rows)(const Shape *s, const REAL *grads, const REAL *planes, const int64_t *first, const int *where,
-                         REAL *sums)
+                         REAL *sums, Ahead ahead)
 {
-    const int64_t height = s->out_height, width = s->out_width;
+    const int64_t height = s->out_height, width = s->out_width, share = (ahead.end - ahead.next) / LINE / s->outputs + 1;
     for (int64_t o = 0; o < s->outputs; o++) {
         const REAL *grad = grads + o * height * width;
+        fetch(&ahead, share);
         int64_t k = first[o], end = first[o + 1];
         for (; k + 4 <= end; k += 4) N(dot_rows)(4, grad, planes, s->pitch, height, width, where + k, sums + k);
         for (; k + 2 <= end; k += 2) N(dot_rows)(2, grad, planes, s->pitch, height, width, where + k, sums + k);
@@ -287,7 +308,7 @@ static void N(unpack)(const Shape *s, int64_t images, const REAL *planes, REAL *
 int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const int64_t *first, const int *where,
                    const REAL *value, const int64_t *back_first, int64_t threads)
 {
-    const int64_t count = s->channels * s->stride_y * s->stride_x;
+    const int64_t count = s->channels * s->stride_y * s->stride_x, image = s->channels * s->height * s->width;
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
@@ -297,10 +318,11 @@ int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const
         for (int64_t n = 0; n < images; n += s->stack) {
             if (failed) continue;
             const int64_t here = images - n < s->stack ? images - n : s->stack;
-            N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
+            N(pack)(s, here, x + n * image, planes, back_first);
             if (s->out_width % 8 == 0) {
+                const Ahead ahead = ahead_of(x + (n + 1) * image, n + 1 < images ? image * sizeof(REAL) : 0);
                 N(combine_tiles)(planes, s->pitch, y + n * s->outputs * s->out_height * s->out_width, s->out_height,
-                                 s->out_width, s->outputs, first, where, value);
+                                 s->out_width, s->outputs, first, where, value, ahead);
                 continue;
             }
             N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where,
@@ -321,7 +343,8 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
                             const int64_t *first, const int *where, const int64_t *back_first, const int *back_where,
                             const REAL *back_value, int64_t threads)
 {
-    const int64_t count = s->channels * s->stride_y * s->stride_x;
+    const int64_t count = s->channels * s->stride_y * s->stride_x, image = s->channels * s->height * s->width;
+    const int64_t result = s->outputs * s->out_height * s->out_width;
     const int straight = s->out_width % 8 == 0; /* dots with g as it is */
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
@@ -333,25 +356,27 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
         for (int64_t n = 0; n < images; n += s->stack) {
             if (failed) continue;
             const int64_t here = images - n < s->stack ? images - n : s->stack;
-            const int64_t at = n * s->outputs * s->out_height * s->out_width;
+            const int64_t at = n * result;
             if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
             for (int64_t m = 0; m < here && (by_x || !straight); m++)
                 for (int64_t o = 0; o < s->outputs; o++)
                     N(copy_rows)(grads + o * s->grad + s->slack + m * s->rows * s->pitch, s->pitch,
                                  g + at + (m * s->outputs + o) * s->out_height * s->out_width, s->out_width, s->out_height,
                                  s->out_width);
+            const int64_t next = n + 1 < images ? sizeof(REAL) : 0; /* bytes of its numbers */
             if (by_value) {
                 REAL *sums = by_value + THREAD * first[s->outputs];
-                N(pack)(s, here, x + n * s->channels * s->height * s->width, planes, back_first);
-                if (straight) N(dots_rows)(s, g + at, planes, first, where, sums);
+                N(pack)(s, here, x + n * image, planes, back_first);
+                if (straight) N(dots_rows)(s, g + at, planes, first, where, sums,
+                                           ahead_of(g + at + result, next * result));
                 else N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, sums);
             }
             if (!by_x) continue;
-            REAL *to = by_x + n * s->channels * s->height * s->width;
+            REAL *to = by_x + n * image;
             if (s->stride_y == 1 && s->stride_x == 1 && s->width % 8 == 0 && straight) {
                 /* the image without its padding */
                 N(combine_tiles)(grads + s->pad_y * s->pitch + s->pad_x, s->pitch, to, s->height, s->width, count,
-                                 back_first, back_where, back_value);
+                                 back_first, back_where, back_value, ahead_of(x + (n + 1) * image, next * image));
             } else {
                 N(combine)(grads, back, s->plane, here * s->rows * s->pitch, count, back_first, back_where, back_value);
                 N(unpack)(s, here, back, to);
