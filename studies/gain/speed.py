@@ -1,6 +1,6 @@
 """How fast are smaller and sparser ResNet-20s, before training? CPU seconds, one thread, in turns with the dense one.
 
-python studies/gain/speed.py OUT.json
+python -m studies.gain.speed OUT.json
 
 It measures what `ntksap compare --thin` measures after its runs, but in CPU seconds of the process, which other
 processes on the machine hardly change.
