@@ -1,14 +1,18 @@
-"""The methods of this package on CIFAR-10 under equal conditions: ResNet-20, the recipe ``quick``, 98.20 % and 95.60 %.
+"""ResNet-20 on CIFAR-10 with the recipe ``quick``: two sweeps.
 
-    python -m studies.cifar.sweep DATA OUT           # carries out the commands that `--list` prints, one run at a time
-    python -m studies.cifar.sweep DATA OUT --pack    # keeps the results of finished runs in docs/results/sweep
-    python -m studies.cifar.sweep --table            # prints them
+``methods`` compares the methods of this package under equal conditions, at 98.20 % and 95.60 %. ``gain`` compares
+single weights, patterns and whole channels with the thin network, at half and a quarter of the multiply-adds.
+
+    python -m studies.cifar.sweep methods DATA OUT         # carries out the commands that `--list` prints, run by run
+    python -m studies.cifar.sweep methods DATA OUT --pack  # keeps the results of finished runs in docs/results
+    python -m studies.cifar.sweep methods --table          # prints them
 
 DATA is the folder that holds CIFAR-10. A run that was interrupted resumes. Each run uses all cores that it may; several
 sweeps on one machine should each have a core and an OUT of their own (``taskset -c 0``).
 """
 
 import argparse
+import itertools
 import json
 import shlex
 import statistics
@@ -18,7 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PACKED = Path(__file__).parents[2] / "docs" / "results" / "sweep"
+KEPT = Path(__file__).parents[2] / "docs" / "results"
+PACKED = {"methods": KEPT / "sweep", "gain": KEPT / "gain" / "runs"}
 SEEDS = ("0", "1", "2")
 SCORES = "synflow,ntk-sap,ntk-sap-analytic,snip,grasp,force,iterative-snip,magnitude,px,prospr,hutchinson"
 METHODS = f"random-erk,random,magnitude-erk,phew,{SCORES},dpai,mag-1epoch"
@@ -26,12 +31,17 @@ BEST = "ntk-sap,magnitude-erk,ntk-sap-analytic,random-erk,magnitude,snip"
 """The six with the highest accuracy of the first seed; to be checked when all seeds are there."""
 
 
-def commands() -> Iterator[list[str]]:
+def commands(sweep: str) -> Iterator[list[str]]:
     """Yield the arguments of ``ntksap compare``, the most important first."""
 
     def command(methods: str, sparsities: str, seed: str, *others: str, epochs: int = 5) -> list[str]:
         return ["--methods", methods, "--sparsities", sparsities, "--seeds", seed, "--epochs", str(epochs), *others]
 
+    if sweep == "gain":
+        for patterns, seed in itertools.product(("channel", "unstructured,2:4", "block:16x16"), SEEDS):
+            others = ("--patterns", patterns, "--thin", "--budget", "multiply-adds")
+            yield command("ntk-sap-analytic", "0.75,0.5", seed, *others, epochs=10)
+        return
     for seed in SEEDS:
         yield command(METHODS, "0.982", seed)
     for seed in SEEDS:
@@ -51,24 +61,26 @@ def whole(arguments: list[str], data: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "ntksap", "compare", *where, "--model", "resnet20", "--recipe", "quick", *arguments]
 
 
-def pack(out: Path) -> None:
-    """Keep the results of finished runs."""
-    PACKED.mkdir(exist_ok=True)
-    for file in sorted(out.glob("runs/*/result.json")):
-        (PACKED / f"{file.parent.name}.json").write_bytes(file.read_bytes())
+def pack(sweep: str, out: Path) -> None:
+    """Keep the results of finished runs, and what was measured of them."""
+    PACKED[sweep].mkdir(exist_ok=True)
+    for what, kept in (("result", ".json"), ("timings", ".timings.json")):
+        for file in sorted(out.glob(f"runs/*/{what}.json")):
+            (PACKED[sweep] / f"{file.parent.name}{kept}").write_bytes(file.read_bytes())
 
 
-def table() -> str:
+def table(sweep: str) -> str:
     """Return tables in Markdown: accuracy in per cent, mean ± standard deviation over seeds, and what it costs."""
     cases: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
-    for file in sorted(PACKED.glob("*.json")):
+    for file in sorted(set(PACKED[sweep].glob("*.json")) - set(PACKED[sweep].glob("*.timings.json"))):
         run = json.loads(file.read_text())
-        case = run["recipe"]["epochs"], 0.982 if run["method"] == "dense" else run["sparsity"]
+        case = run["recipe"]["epochs"], 0.982 if run["method"] == "dense" and sweep == "methods" else run["sparsity"]
         ways = cases.setdefault(case, {})
         regrown = run["recipe"].get("regrow", "none")
         erk = run["allocation"] == "erk" and not run["method"].endswith("-erk")
         way = run["method"] + (", ERK's counts" if erk else "") + (f", {regrown}" if regrown != "none" else "")
         way += f", equal {run['budget']}" if run["method"] == "thin" else ""
+        way += f", {run['pattern']}" if run["pattern"] else ""
         ways.setdefault(way, []).append(run)
     lines = []
     for (epochs, sparsity), ways in sorted(cases.items()):
@@ -89,17 +101,18 @@ def table() -> str:
 def main() -> int:
     """Carry out what is missing, or show what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", choices=list(PACKED), help="which of the two")
     parser.add_argument("data", type=Path, nargs="?", default=Path("data"), help="the folder that holds CIFAR-10")
     parser.add_argument("out", type=Path, nargs="?", default=Path("sweep"), help="the folder for runs")
     parser.add_argument("--pack", action="store_true", help="keep the results of finished runs, and end")
     parser.add_argument("--table", action="store_true", help="print what was kept, and end")
     parser.add_argument("--list", action="store_true", help="print the commands, and end")
     given = parser.parse_args()
-    every = [whole(arguments, given.data, given.out) for arguments in commands()]
+    every = [whole(arguments, given.data, given.out) for arguments in commands(given.sweep)]
     if given.pack:
-        pack(given.out)
+        pack(given.sweep, given.out)
     elif given.table:
-        print(table())
+        print(table(given.sweep))
     elif given.list:
         print("\n".join(map(shlex.join, every)))
     else:
