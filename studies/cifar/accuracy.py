@@ -47,9 +47,9 @@ CNN: dict[str, dict[str, Any]] = {
         "ntk-sap": {},
     }.items()
     for places in ("random", "balanced", "score")
-}
+} | {"ntk-sap-analytic": {"method": "ntk-sap-analytic"}}
 """How many weights each layer keeps is a matter of ERK, of the closed form with one number per layer, or of NTK-SAP.
-Their places are drawn, balanced, or the best by NTK-SAP's score."""
+Their places are drawn, balanced, or the best by NTK-SAP's score. The last way is the closed form of every weight."""
 
 DENSE = ("dense", "thin", "shallow")
 """Networks without masks: the whole one, and ones with fewer channels or layers, with as many weights as are kept."""
@@ -135,8 +135,10 @@ class Study:
         """Return the masks of a run; those of NTK-SAP itself, whose counts other runs take, are kept."""
         if run["model"] == "vit":
             return self._pruned(model, run, VIT[run["way"]])
-        way = CNN[run["way"]] | (VGG_SCORE if run["model"] == "vgg16-bn" else {})
-        if "allocation" in way:
+        way = CNN[run["way"]]
+        if way["method"] == "ntk-sap" and run["model"] == "vgg16-bn":
+            way = way | VGG_SCORE
+        if way["method"] != "ntk-sap" or "allocation" in way:
             return self._pruned(model, run, way)
         case = run["model"], run["sparsity"], run["seed"]
         if self._scored is None or self._scored[0] != case:
