@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ntksap.net.kernels.compiler import library
-from ntksap.net.kernels.sparse_conv import by_kept_weights, sparse_conv2d, suits
+from ntksap.net.kernels.sparse_conv import by_kept_weights, conv2d, sparse_conv2d, suits
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
 
@@ -164,3 +164,9 @@ def test_a_compiler_without_openmp_makes_kernels_of_one_thread(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CC": str(compiler)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_dense_mask_leaves_channels_first_whatever_the_layout_of_weights():
+    weight = torch.randn(16, 16, 3, 3).contiguous(memory_format=torch.channels_last)
+    kept = torch.ones(weight.shape, dtype=torch.bool)
+    assert conv2d(torch.randn(4, 16, 16, 16), weight, kept, stride=2, padding=1).is_contiguous()
