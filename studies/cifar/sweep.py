@@ -49,9 +49,12 @@ def commands(sweep: str) -> Iterator[list[str]]:
             yield command("random-erk", "0.982", seed, "--thin", "--budget", budget)
         for how in ("rigl", "set"):
             yield command("random-erk,ntk-sap-analytic", "0.982", seed, "--regrow", how)
-        yield command(SCORES, "0.982", seed, "--allocation", "erk")
+    for seed in SEEDS:
         yield command(BEST, "0.956", seed)
-        yield command(BEST, "0.982,0.956", seed, epochs=10)
+    for seed in SEEDS:
+        yield command(BEST, "0.982", seed, epochs=10)
+    for seed in SEEDS:
+        yield command(SCORES, "0.982", seed, "--allocation", "erk")
     yield command("imp", "0.982", "0")
 
 
