@@ -51,6 +51,15 @@ CNN: dict[str, dict[str, Any]] = {
 """How many weights each layer keeps is a matter of ERK, of the closed form with one number per layer, or of NTK-SAP.
 Their places are drawn, balanced, or the best by NTK-SAP's score. The last way is the closed form of every weight."""
 
+CHANNELS = {"pattern": "channel", "budget": "multiply-adds"}
+GAIN: dict[str, dict[str, Any]] = {
+    "channels": {"method": "snip", **CHANNELS},
+    "random-channels": {"method": "random", **CHANNELS},
+    "erk-logits": VIT["erk-logits"],
+    "2:4": {"method": "random", "pattern": "2:4"},
+}
+"""What is compared with the thin network for its savings: whole channels (they are cut out), single weights, 2:4."""
+
 DENSE = ("dense", "thin", "shallow")
 """Networks without masks: the whole one, and ones with fewer channels or layers, with as many weights as are kept."""
 
@@ -69,6 +78,7 @@ def grid() -> Iterator[dict[str, Any]]:
     parts: list[tuple[str, float, int, bool, Iterable[str]]] = [("vit", 0.9, 3, False, DENSE), *vit]
     for cases in (
         parts,
+        [("vit", sparsity, 3, False, ("thin", *GAIN)) for sparsity in (0.75, 0.5)],
         [("resnet20", sparsity, 2, False, CNN) for sparsity in (0.982, 0.956)],
         [("vgg16-bn", sparsity, 1, False, CNN) for sparsity in (0.982, 0.956)],
     ):
@@ -119,6 +129,8 @@ class Study:
         start = time.perf_counter()
         model = build(run["model"], run["seed"], run["way"], run["sparsity"])
         masks = None if run["way"] in DENSE else self._masks(model, run)
+        if masks is not None and (VIT | GAIN | CNN)[run["way"]].get("pattern") == "channel":
+            model, masks = ntksap.compact(model, masks, torch.ones(1, *SHAPE)), None
         spent = ntksap.cost(model, masks, input_shape=SHAPE)
         facts = {"multiply_adds": spent.sparse, "prune_seconds": round(time.perf_counter() - start, 1)}
         if masks is not None:
@@ -134,7 +146,7 @@ class Study:
     def _masks(self, model: nn.Module, run: Run) -> ntksap.Masks:
         """Return the masks of a run; those of NTK-SAP itself, whose counts other runs take, are kept."""
         if run["model"] == "vit":
-            return self._pruned(model, run, VIT[run["way"]])
+            return self._pruned(model, run, (VIT | GAIN)[run["way"]])
         way = CNN[run["way"]]
         if way["method"] == "ntk-sap" and run["model"] == "vgg16-bn":
             way = way | VGG_SCORE
