@@ -21,6 +21,7 @@ from torch import nn
 import ntksap
 from ntksap._base import global_seed
 from ntksap.data import Dataset, load, pruning_batches
+from ntksap.runs.measuring import compared
 from ntksap.training import TrainState, load_recipe, train
 from studies.cifar.vit import LAYERS, WIDTH, ViT
 from studies.grid import Grid, Run
@@ -59,6 +60,9 @@ GAIN: dict[str, dict[str, Any]] = {
     "2:4": {"method": "random", "pattern": "2:4"},
 }
 """What is compared with the thin network for its savings: whole channels (they are cut out), single weights, 2:4."""
+SAVED = (0.75, 0.5)
+MEASURED = ("speedup_inference_1", "speedup_inference_64", "speedup_step_64", "bytes", "dense_bytes")
+"""At these sparsities, how many times as fast as the dense network in plain torch each is."""
 
 DENSE = ("dense", "thin", "shallow")
 """Networks without masks: the whole one, and ones with fewer channels or layers, with as many weights as are kept."""
@@ -78,7 +82,7 @@ def grid() -> Iterator[dict[str, Any]]:
     parts: list[tuple[str, float, int, bool, Iterable[str]]] = [("vit", 0.9, 3, False, DENSE), *vit]
     for cases in (
         parts,
-        [("vit", sparsity, 3, False, ("thin", *GAIN)) for sparsity in (0.75, 0.5)],
+        [("vit", sparsity, 3, False, ("thin", *GAIN)) for sparsity in SAVED],
         [("resnet20", sparsity, 2, False, CNN) for sparsity in (0.982, 0.956)],
         [("vgg16-bn", sparsity, 1, False, CNN) for sparsity in (0.982, 0.956)],
     ):
@@ -137,6 +141,9 @@ class Study:
             facts |= {"kept": masks.kept, "total": masks.total, "empty": len(masks.collapsed)}
         else:
             facts |= {"kept": _weights(model), "total": _weights(model)}
+        if run["sparsity"] in SAVED:
+            timings = compared(copy.deepcopy(model), masks, build(run["model"], run["seed"]), SHAPE, 10)
+            facts |= {what: round(timings[what], 4) for what in MEASURED}
         recipe = load_recipe("quick", {"epochs": run["epochs"], **(VIT_RECIPE if run["model"] == "vit" else {})})
         data = first_images(self.data, VGG_IMAGES) if run["model"] == "vgg16-bn" else self.data
         *_, last = train(TrainState(model, recipe, masks=masks, seed=run["seed"]), data)
@@ -179,15 +186,22 @@ def table(found: Iterable[Run]) -> str:
         cases.setdefault((run["model"], run["sparsity"], run["epochs"]), {}).setdefault(way, []).append(run)
     lines = []
     for (model, sparsity, epochs), ways in sorted(cases.items()):
-        heads = "accuracy", "weights", "multiply-adds", "empty layers", "seeds"
-        lines += [f"| {model}, {sparsity:.2%}, epochs: {epochs} | {' | '.join(heads)} |", "|---|---|---|---|---|---|"]
+        speeds = MEASURED[:3] if sparsity in SAVED else ()
+        heads = "accuracy", "weights", "multiply-adds", "empty layers", "seeds", *(name[8:] for name in speeds)
+        lines += [
+            f"| {model}, {sparsity:.2%}, epochs: {epochs} | {' | '.join(heads)} |",
+            "|---" * (len(heads) + 1) + "|",
+        ]
         for way, runs in ways.items():
             accuracies = [100 * run["accuracy"] for run in runs]
             spread = f" ± {statistics.stdev(accuracies):.2f}" if len(runs) > 1 else ""
             work = statistics.mean(run["multiply_adds"] for run in runs) / 1e6
             empty = max(run.get("empty", 0) for run in runs)
             weights = f"{runs[0]['kept']:,} | {work:.2f}·10⁶"
-            lines += [f"| {way} | {statistics.mean(accuracies):.2f}{spread} | {weights} | {empty} | {len(runs)} |"]
+            faster = "".join(f" {statistics.median(run[name] for run in runs):.2f}× |" for name in speeds)
+            lines += [
+                f"| {way} | {statistics.mean(accuracies):.2f}{spread} | {weights} | {empty} | {len(runs)} |{faster}"
+            ]
         lines += [""]
     return "\n".join(lines)
 

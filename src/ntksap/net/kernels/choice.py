@@ -62,11 +62,11 @@ class Chooser:
         self._known: dict[tuple[object, ...], str] = {}
 
     def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
-        """Return whether torch is known to be fastest for inputs like x.
+        """Return whether torch is known to be fastest for inputs like x, and nothing records what is done to them.
 
         Ask this first: it takes less time than finding out whether other kernels could be used at all.
         """
-        if type(x) is not Tensor or torch.compiler.is_compiling():
+        if type(x) is not Tensor or torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
             return False
         return self._known.get(_key(x, learning(x, weight))) == TORCH
 

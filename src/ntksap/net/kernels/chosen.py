@@ -57,10 +57,10 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) → (N, C', H', W')."""
-        refuse_recording(x)
         weight, bias = self.weight, self.bias
         if self.chooser.leaves_to_torch(x, weight):
             return self._by_torch(x, weight, bias)
+        refuse_recording(x)
         works = {TORCH: self._by_torch, DENSE: self._dense, KEPT: self._by_kept}
         return fastest(self.chooser, works, lambda: self._fitting(x), x, weight, bias)
 
@@ -130,7 +130,11 @@ class _ChosenLinear(Unscriptable):
 
     def forward(self: Any, x: Tensor) -> Tensor:
         """(…, inputs) → (…, outputs)."""
-        return chosen_linear(self.chooser, x, self.weight, self.bias, self.kept, turned=self.turned)
+        own = self._parameters  # as attributes, Python finds them later than anything else
+        weight, bias = own["weight"], own["bias"]
+        if not self.turned and self.chooser.leaves_to_torch(x, weight):
+            return functional.linear(x, weight, bias)
+        return chosen_linear(self.chooser, x, weight, bias, self.kept, turned=self.turned)
 
 
 class ChosenLinear(_ChosenLinear, nn.Linear):
@@ -147,13 +151,13 @@ def chosen_linear(
     chooser: Chooser, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor, *, turned: bool = False
 ) -> Tensor:
     """Return x (…, inputs) · Wᵀ + b by the fastest way; ``turned``: weights and mask are those of Wᵀ."""
-    refuse_recording(x)
 
     def by_torch(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return functional.linear(x, weight.t() if turned else weight, bias)
 
     if chooser.leaves_to_torch(x, weight):
         return by_torch(x, weight, bias)
+    refuse_recording(x)
 
     def by_kept(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return sparse_linear(x, weight, bias, kept, turned=turned)
