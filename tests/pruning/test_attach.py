@@ -173,6 +173,20 @@ def test_gradients_that_are_not_finite_do_not_reach_pruned_weights():
     assert torch.isinf(module.weight.grad[masks["weight"]]).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_pruned_weights_of_every_type_and_layout_are_zero_whatever_they_were(dtype, layout):
+    module = nn.Conv2d(4, 8, 3, dtype=dtype).to(memory_format=layout)
+    masks = random_masks(module)
+    with torch.no_grad():
+        module.weight[~masks["weight"]] = float("nan")
+        module.weight[0, ~masks["weight"][0]] = -float("inf")
+    before = module.weight.detach().clone()
+    masks.attach(module)
+    assert torch.equal(module.weight, before.masked_fill(~masks["weight"], 0))
+    assert not module.weight[~masks["weight"]].signbit().any()
+
+
 def test_a_gradient_that_is_there_already_is_masked():
     module = nn.Linear(3, 2, bias=False)
     module(torch.ones(1, 3)).sum().backward()

@@ -108,7 +108,7 @@ class Attachment:
             parameter = parameters[name]
             _hold(parameter, pruned).zero_weights(parameter)
             if parameter.grad is not None:
-                local_part(parameter.grad).masked_fill_(local_mask(pruned, parameter), 0)
+                _zero(local_part(parameter.grad), local_mask(pruned, parameter))
         for name, cleared in self._cleared.items():
             buffer = module.get_buffer(name)
             buffer.masked_fill_(cleared.to(buffer.device), 0)
@@ -131,20 +131,23 @@ class _Hold:
     def zero(self, gradient: Tensor) -> Tensor:
         if self.record is not None:
             self.record(gradient)
-        # masked_fill, not a product: a NaN or infinite gradient times zero would be NaN
         if self.pruned.device != gradient.device:
             self.pruned = self.pruned.to(gradient.device)
-        return gradient.masked_fill(self.pruned, 0)
+        if gradient.requires_grad:  # a second derivative will be asked for
+            return gradient.masked_fill(self.pruned, 0)
+        gradient = gradient.clone()
+        _zero(gradient, self.pruned)
+        return gradient
 
     def zero_local(self, parameter: Tensor) -> None:
         assert parameter.grad is not None
-        local_part(parameter.grad).masked_fill_(self.local, 0)
+        _zero(local_part(parameter.grad), self.local)
 
     def zero_weights(self, parameter: Tensor) -> None:
         weights = local_part(parameter)
         if self.local.device != weights.device:
             self.local = self.local.to(weights.device)
-        weights.masked_fill_(self.local, 0)
+        _zero(weights, self.local)
 
     def __call__(self, memo: dict[int, Any]) -> nn.Parameter:
         copied: nn.Parameter = type(self.parameter).__deepcopy__(self.parameter, memo)
@@ -153,6 +156,21 @@ class _Hold:
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a pickled parameter forgets its hooks, as is usual in torch
+
+
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _zero(values: Tensor, pruned: Tensor) -> None:
+    """Set values to zero where ``pruned`` is True, whatever they are: NaN times zero would be NaN.
+
+    On a CPU, torch fills under a mask one number at a time. It clears the bits of many integers at once.
+    """
+    if values.is_cpu and values.is_floating_point() and values.itemsize in _INTEGERS:
+        kept = pruned.view(torch.int8) - 1  # all bits, or none
+        values.view(_INTEGERS[values.itemsize]).bitwise_and_(kept)
+    else:
+        values.masked_fill_(pruned, 0)
 
 
 def _add_to(gradients: dict[str, Tensor], name: str, gradient: Tensor) -> None:
