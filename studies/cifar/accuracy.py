@@ -9,7 +9,7 @@ import copy
 import itertools
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ VIT: dict[str, dict[str, Any]] = {
     "ntk-sap-analytic": {"method": "ntk-sap-analytic", "init": "reset"},
     "closed-form": {"method": "random", "allocation": "ntk-sap", "init": "reset"},
 }
+PLACES = ("random", "balanced", "score")
 CNN: dict[str, dict[str, Any]] = {
     f"{counts}-{places}": {"method": "ntk-sap", "places": places, **allocation}
     for counts, allocation in {
@@ -47,7 +48,7 @@ CNN: dict[str, dict[str, Any]] = {
         "closed-form": {"allocation": "ntk-sap"},
         "ntk-sap": {},
     }.items()
-    for places in ("random", "balanced", "score")
+    for places in PLACES
 } | {"ntk-sap-analytic": {"method": "ntk-sap-analytic"}}
 """How many weights each layer keeps is a matter of ERK, of the closed form with one number per layer, or of NTK-SAP.
 Their places are drawn, balanced, or the best by NTK-SAP's score. The last way is the closed form of every weight."""
@@ -180,30 +181,76 @@ def first_images(data: Dataset, count: int) -> Dataset:
 
 def table(found: Iterable[Run]) -> str:
     """Return tables in Markdown: mean accuracy ± standard deviation over seeds, and what it costs."""
-    cases: dict[tuple[Any, ...], dict[str, list[Run]]] = {}
+    cases: dict[tuple[Any, ...], list[Run]] = {}
     for run in found:
-        way = run["way"] + (", rescaled" if run["rescale"] else "")
-        cases.setdefault((run["model"], run["sparsity"], run["epochs"]), {}).setdefault(way, []).append(run)
+        cases.setdefault((run["model"], run["sparsity"], run["epochs"]), []).append(run)
     lines = []
-    for (model, sparsity, epochs), ways in sorted(cases.items()):
-        speeds = MEASURED[:3] if sparsity in SAVED else ()
-        heads = "accuracy", "weights", "multiply-adds", "empty layers", "seeds", *(name[8:] for name in speeds)
-        lines += [
-            f"| {model}, {sparsity:.2%}, epochs: {epochs} | {' | '.join(heads)} |",
-            "|---" * (len(heads) + 1) + "|",
-        ]
-        for way, runs in ways.items():
-            accuracies = [100 * run["accuracy"] for run in runs]
-            spread = f" ± {statistics.stdev(accuracies):.2f}" if len(runs) > 1 else ""
-            work = statistics.mean(run["multiply_adds"] for run in runs) / 1e6
-            empty = max(run.get("empty", 0) for run in runs)
-            weights = f"{runs[0]['kept']:,} | {work:.2f}·10⁶"
-            faster = "".join(f" {statistics.median(run[name] for run in runs):.2f}× |" for name in speeds)
-            lines += [
-                f"| {way} | {statistics.mean(accuracies):.2f}{spread} | {weights} | {empty} | {len(runs)} |{faster}"
-            ]
-        lines += [""]
+    for (model, sparsity, epochs), runs in sorted(cases.items()):
+        how = _savings if sparsity in SAVED else _allocations if model == "vit" else _places
+        lines += [*how(f"{model}, {sparsity:.2%}, epochs: {epochs}", runs), ""]
     return "\n".join(lines)
+
+
+def _savings(title: str, runs: Iterable[Run]) -> Iterator[str]:
+    """A line for each way: accuracy, size, and how many times as fast as the dense network it is."""
+    speeds = MEASURED[:3]
+    yield from _heads(title, "accuracy", "weights", "multiply-adds", *(name[8:] for name in speeds))
+    for way, those in _groups(runs, "way").items():
+        faster = (f"{statistics.median(run[name] for run in those):.2f}×" for name in speeds)
+        yield _line(way, _accuracy(those), f"{those[0]['kept']:,}", _work(those), *faster)
+
+
+def _allocations(title: str, runs: Iterable[Run]) -> Iterator[str]:
+    """A line for each way: accuracy with weights as drawn and rescaled."""
+    yield from _heads(title, "as drawn", "rescaled", "weights", "multiply-adds", "empty layers")
+    for way, those in _groups(runs, "way").items():
+        scaled = _groups(those, "rescale")
+        empty = max(run.get("empty", 0) for run in those)
+        both = (_accuracy(scaled.get(rescale, [])) for rescale in (False, True))
+        yield _line(way, *both, f"{those[0]['kept']:,}", _work(those), str(empty or ""))
+
+
+def _places(title: str, runs: Iterable[Run]) -> Iterator[str]:
+    """A line for each way to count, with a column for each way to place."""
+    yield from _heads(title, *PLACES, "multiply-adds")
+    for counts, those in _groups(runs, "way", lambda way: _parts(way)[0]).items():
+        placed = _groups(those, "way", lambda way: _parts(way)[1])
+        yield _line(counts, *(_accuracy(placed.get(places, [])) for places in PLACES), _work(those))
+
+
+def _parts(way: str) -> tuple[str, str]:
+    """Return what decides the counts and what the places: ``ntk-sap-analytic`` does both."""
+    counts, _, places = way.rpartition("-")
+    return (counts, places) if places in PLACES else (way, "score")
+
+
+def _heads(*names: str) -> Iterator[str]:
+    yield _line(*names)
+    yield "|---" * len(names) + "|"
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def _groups(runs: Iterable[Run], key: str, word: Callable[[Any], Any] = lambda value: value) -> dict[Any, list[Run]]:
+    found: dict[Any, list[Run]] = {}
+    for run in runs:
+        found.setdefault(word(run[key]), []).append(run)
+    return found
+
+
+def _accuracy(runs: Sequence[Run]) -> str:
+    if not runs:
+        return ""
+    found = [100 * run["accuracy"] for run in runs]
+    spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
+    few = f" ({len(found)})" if len(found) < len(SEEDS) else ""
+    return f"{statistics.mean(found):.2f}{spread}{few}"
+
+
+def _work(runs: Sequence[Run]) -> str:
+    return f"{statistics.mean(run['multiply_adds'] for run in runs) / 1e6:.2f}·10⁶"
 
 
 def main() -> None:
