@@ -133,8 +133,6 @@ class _Hold:
             self.record(gradient)
         if self.pruned.device != gradient.device:
             self.pruned = self.pruned.to(gradient.device)
-        if gradient.requires_grad:  # a second derivative will be asked for
-            return gradient.masked_fill(self.pruned, 0)
         gradient = gradient.clone()
         _zero(gradient, self.pruned)
         return gradient
@@ -164,9 +162,10 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 def _zero(values: Tensor, pruned: Tensor) -> None:
     """Set values to zero where ``pruned`` is True, whatever they are: NaN times zero would be NaN.
 
-    On a CPU, torch fills under a mask one number at a time. It clears the bits of many integers at once.
+    On a CPU, torch fills under a mask one number at a time. It clears the bits of many integers at once, but has no
+    derivative of that, so values that are part of a graph are filled.
     """
-    if values.is_cpu and values.is_floating_point() and values.itemsize in _INTEGERS:
+    if values.is_cpu and values.grad_fn is None and values.is_floating_point() and values.itemsize in _INTEGERS:
         kept = pruned.view(torch.int8) - 1  # all bits, or none
         values.view(_INTEGERS[values.itemsize]).bitwise_and_(kept)
     else:

@@ -131,10 +131,7 @@ class _ChosenLinear(Unscriptable):
     def forward(self: Any, x: Tensor) -> Tensor:
         """(…, inputs) → (…, outputs)."""
         own = self._parameters  # as attributes, Python finds them later than anything else
-        weight, bias = own["weight"], own["bias"]
-        if not self.turned and self.chooser.leaves_to_torch(x, weight):
-            return functional.linear(x, weight, bias)
-        return chosen_linear(self.chooser, x, weight, bias, self.kept, turned=self.turned)
+        return chosen_linear(self.chooser, x, own["weight"], own["bias"], self.kept, turned=self.turned)
 
 
 class ChosenLinear(_ChosenLinear, nn.Linear):

@@ -363,7 +363,7 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
                     N(copy_rows)(grads + o * s->grad + s->slack + m * s->rows * s->pitch, s->pitch,
                                  g + at + (m * s->outputs + o) * s->out_height * s->out_width, s->out_width, s->out_height,
                                  s->out_width);
-            const int64_t next = n + 1 < images ? sizeof(REAL) : 0; /* bytes of its numbers */
+            const int64_t next = n + 1 < images ? sizeof(REAL) : 0; /* bytes of a number of the next image */
             if (by_value) {
                 REAL *sums = by_value + THREAD * first[s->outputs];
                 N(pack)(s, here, x + n * image, planes, back_first);
