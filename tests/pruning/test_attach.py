@@ -187,6 +187,19 @@ def test_pruned_weights_of_every_type_and_layout_are_zero_whatever_they_were(dty
     assert not module.weight[~masks["weight"]].signbit().any()
 
 
+def test_a_gradient_in_a_graph_is_masked_and_keeps_its_derivative():
+    module = nn.Linear(3, 1, bias=False)
+    masks = Masks({"weight": torch.tensor([[True, False, True]])})
+    masks.attach(module)
+    x = torch.ones(1, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(module(x).pow(2).sum(), module.weight, create_graph=True)  # 2 (w·x) x where kept
+    assert gradient[0, 1] == 0
+    (by_x,) = torch.autograd.grad(gradient.sum(), x)
+    w = module.weight.detach()[0]
+    expected = 2 * (2 * w + w.sum() * masks["weight"][0])  # of Σ over kept i of 2 (w·x) x_i, at x = 1
+    torch.testing.assert_close(by_x[0], expected)
+
+
 def test_a_gradient_that_is_there_already_is_masked():
     module = nn.Linear(3, 2, bias=False)
     module(torch.ones(1, 3)).sum().backward()
