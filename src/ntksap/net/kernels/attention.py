@@ -75,6 +75,8 @@ class ChosenEncoderLayer(Unscriptable, nn.TransformerEncoderLayer):
 
     def forward(self, src: Tensor, *arguments: Any, **options: Any) -> Tensor:
         """Take and return what torch's own does."""
+        if not self.training and not src.is_nested and self.chooser.leaves_to_torch(src, src):
+            return super().forward(src, *arguments, **options)
         refuse_recording(src)
         evaluated = not self.training and not torch.is_grad_enabled() and not src.is_nested
         if not evaluated or not usable(src, self.linear1.weight) or not torch.backends.mha.get_fastpath_enabled():

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C import _get_tracing_state as _tracing_state
+from torch.compiler import is_compiling
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ntksap.net.kernels import memory
@@ -60,14 +62,18 @@ class Chooser:
     def __init__(self, name: str, kind: str, kept: Sequence[Tensor], choices: Choices) -> None:
         self._name, self._kind, self._kept, self._choices = name, kind, kept, choices
         self._known: dict[tuple[object, ...], str] = {}
+        self._left: dict[torch.Size, tuple[int, ...]] = {}
+        """{shape: strides} of inputs that were left to torch when no derivatives were asked for."""
 
     def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
         """Return whether torch is known to be fastest for inputs like x, and nothing records what is done to them.
 
         Ask this first: it takes less time than finding out whether other kernels could be used at all.
         """
-        if type(x) is not Tensor or torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
+        if type(x) is not Tensor or _tracing_state() is not None or is_compiling():
             return False
+        if not torch.is_grad_enabled():  # small models are evaluated in microseconds, so no key is made here
+            return self._left.get(x.shape) == x.stride()
         return self._known.get(_key(x, learning(x, weight))) == TORCH
 
     def way(self, x: Tensor, learns: tuple[bool, ...], ways: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
@@ -80,6 +86,8 @@ class Chooser:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._decide(_situation(x, learns), ways())
+            if found == TORCH and not any(learns):
+                self._left[x.shape] = x.stride()
         return found
 
     def _decide(self, situation: str, ways: Mapping[str, Callable[[], object]]) -> str:

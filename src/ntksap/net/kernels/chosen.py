@@ -148,13 +148,12 @@ def chosen_linear(
     chooser: Chooser, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor, *, turned: bool = False
 ) -> Tensor:
     """Return x (…, inputs) · Wᵀ + b by the fastest way; ``turned``: weights and mask are those of Wᵀ."""
+    if chooser.leaves_to_torch(x, weight):
+        return functional.linear(x, weight.t() if turned else weight, bias)
+    refuse_recording(x)
 
     def by_torch(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return functional.linear(x, weight.t() if turned else weight, bias)
-
-    if chooser.leaves_to_torch(x, weight):
-        return by_torch(x, weight, bias)
-    refuse_recording(x)
 
     def by_kept(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return sparse_linear(x, weight, bias, kept, turned=turned)
