@@ -1,8 +1,16 @@
+import os
+
 import pytest
 import torch
 from hypothesis import settings
 
+from ntksap._base.machine import bfloat16_crashes
+from ntksap.net.kernels import choice, memory
 from ntksap.net.kernels.memory import memory_file
+
+if bfloat16_crashes():  # by the environment, so that it holds for the programs that tests start
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+    bfloat16_crashes.cache_clear()
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("patient", deadline=None)
@@ -25,3 +33,22 @@ def _own_choices(tmp_path_factory):
         patch.setenv("NTKSAP_CHOICES", str(tmp_path_factory.mktemp("choices") / "choices.jsonl"))
         yield
     memory_file.cache_clear()
+
+
+@pytest.fixture
+def fastest(tmp_path, monkeypatch):
+    """Sets which kernels are found to be the fastest, on a machine that remembers nothing.
+
+    Without it that is measured, and a busy machine may find anything.
+    """
+
+    def is_always(way):
+        def measured(ways):
+            for work in ways.values():
+                work()
+            return {other: 1.0 if other == way else 2.0 for other in ways}
+
+        monkeypatch.setattr(memory, "memory_file", lambda: tmp_path / f"{way} is fastest")
+        monkeypatch.setattr(choice, "measure", measured)
+
+    return is_always

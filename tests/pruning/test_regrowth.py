@@ -314,7 +314,8 @@ def test_what_was_rescaled_once_is_not_rescaled_by_a_change():
         assert torch.equal(p[alive], scaled[name][alive])
 
 
-def test_kernels_that_compute_no_gradients_of_pruned_weights_are_noticed():
+def test_kernels_that_compute_no_gradients_of_pruned_weights_are_noticed(fastest):
+    fastest("kept")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 64, 3))
     masks = ntksap.prune(model, 0.95, "magnitude", scope="layer")

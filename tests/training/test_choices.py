@@ -6,23 +6,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from ntksap.net.kernels import choice, library, memory
+from ntksap.net.kernels import library
 from ntksap.training import train
 from ntksap.training.checkpoint import CheckpointError, _hash
 from tests.training.small_training import digits, same_bits, state_of
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
-
-
-@pytest.fixture
-def fastest(tmp_path, monkeypatch):
-    """Sets which way is found to be the fastest, on a machine that remembers nothing."""
-
-    def is_always(way):
-        monkeypatch.setattr(memory, "memory_file", lambda: tmp_path / way)
-        monkeypatch.setattr(choice, "measure", lambda ways: {name: 1.0 if name == way else 2.0 for name in ways})
-
-    return is_always
 
 
 def rewritten(path, change):

@@ -16,7 +16,14 @@ from ntksap._base.errors import (
 )
 from ntksap._base.files import TEMPORARY, make_folder, new_file, new_folder, require_new, write_atomically, write_json
 from ntksap._base.fill import check_keys, check_value, fill
-from ntksap._base.machine import available_memory_mib, cores, keep_memory, peak_memory_mib, usable_device
+from ntksap._base.machine import (
+    available_memory_mib,
+    check_bfloat16,
+    cores,
+    keep_memory,
+    peak_memory_mib,
+    usable_device,
+)
 from ntksap._base.ranks import ALONE, Ranks, explain_lost_ranks, join_job
 from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
@@ -40,6 +47,7 @@ __all__ = [
     "ScoreError",
     "StorageError",
     "available_memory_mib",
+    "check_bfloat16",
     "check_keys",
     "check_value",
     "cores",

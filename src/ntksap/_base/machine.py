@@ -1,7 +1,9 @@
 """What the machine says about itself and this process, and what this process asks of it."""
 
 import ctypes
+import functools
 import os
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -64,6 +66,28 @@ def usable_device(device: torch.device | str) -> torch.device:
             f"the device {str(device)!r} cannot be used here: {reason.rstrip('.')}. Without it, cpu always works"
         ) from error
     return made
+
+
+def check_bfloat16(device: torch.device) -> None:
+    """Raise `InputError` where a product of torch's in bfloat16 would end the process without a word."""
+    if device.type == "cpu" and bfloat16_crashes():
+        raise InputError(
+            "torch crashes in bfloat16 on this processor (its AMX instructions do not work): compute in float32, or "
+            "set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, with which torch does without them"
+        )
+
+
+@functools.cache
+def bfloat16_crashes() -> bool:
+    """Return whether torch crashes in bfloat16 here, as on virtual machines that promise AMX but lack part of it.
+
+    Another process tries, once, and only where the processor promises AMX.
+    """
+    with suppress(OSError):
+        if "amx_tile" in Path("/proc/cpuinfo").read_text():
+            code = "import torch; x = torch.ones(16, 1024, dtype=torch.bfloat16); x @ x.t()"
+            return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode < 0
+    return False
 
 
 def keep_memory() -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ntksap._base import InputError, global_seed
+from ntksap._base import InputError, check_bfloat16, global_seed
 from ntksap.net.initialisers import Initialiser, initialiser, variances
 from ntksap.net.layers import unwrap
 from ntksap.net.layout import Layout, laid_out
@@ -78,6 +78,8 @@ class Net:
         self.device = torch.device(device) if device is not None else first.device
         self.weights = {name: self._place(p.detach()) for name, p in module.named_parameters()}
         self._buffers = {name: b if b.is_meta else b.detach().to(self.device) for name, b in module.named_buffers()}
+        if autocast:
+            check_bfloat16(self.device)
         self._autocast = autocast
         self._output = output or first_tensor
         self.loss = loss or summed_cross_entropy

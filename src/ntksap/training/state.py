@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from ntksap._base import Ranks
+from ntksap._base import Ranks, check_bfloat16
 from ntksap.net import first_tensor, unwrap
 from ntksap.net.kernels import Choices
 from ntksap.pruning import Masks, moved
@@ -50,6 +50,8 @@ class TrainState:
         self.ranks = Ranks(group)
         self.ranks.agree("masks", masks.sha256 if masks is not None else "none")
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        if recipe.precision == "bf16":
+            check_bfloat16(self.device)
         self.model = unwrap(model).to(self.device)
         self.kernels = TrainingKernels(self.model, recipe, self.device, alone=group is None)
         if self.kernels.channels_last:

@@ -7,20 +7,14 @@ import torch
 from torch import nn
 
 import ntksap
-from ntksap.net.kernels import choice, library, memory
+from ntksap.net.kernels import library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
 
 
 @pytest.fixture(autouse=True)
-def kept_is_fastest(tmp_path, monkeypatch):
-    def measured(ways):
-        for work in ways.values():
-            work()
-        return {way: 1.0 if way == "kept" else 2.0 for way in ways}
-
-    monkeypatch.setattr(memory, "memory_file", lambda: tmp_path / "choices")
-    monkeypatch.setattr(choice, "measure", measured)
+def kept_is_fastest(fastest):
+    fastest("kept")
 
 
 def pruned(model):

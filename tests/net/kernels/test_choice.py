@@ -23,21 +23,6 @@ def no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "memory_file", lambda: tmp_path / "choices")
 
 
-@pytest.fixture
-def fastest(monkeypatch):
-    """Sets which way is found to be the fastest."""
-
-    def is_always(way):
-        def measured(ways):
-            for work in ways.values():
-                work()
-            return {other: 1.0 if other == way else 2.0 for other in ways}
-
-        monkeypatch.setattr(choice, "measure", measured)
-
-    return is_always
-
-
 def pruned(sparsity=0.8):
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -238,7 +223,11 @@ with ntksap.sparse_kernels(model, masks) as choices:
     model(torch.ones(1, 3, 8, 8, dtype=torch.float64))
 print(choices.ways)
 """
-    environment = {**os.environ, "NTKSAP_CHOICES": "choices", "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {
+        **os.environ,
+        "NTKSAP_CHOICES": memory.memory_file().name,
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
