@@ -99,9 +99,10 @@ class Diagnosis:
         if idle == 0:
             said.append("Every kept weight lies on a path from input to output.")
         else:
+            true, apparent = _told_apart(self.effective_sparsity, self.sparsity)
             said.append(
                 f"{idle:,} of {kept:,} kept weights ({idle / kept:.1%}) lie on no path from input to output: the "
-                f"effective sparsity is {self.effective_sparsity:.2%}, not {self.sparsity:.2%}."
+                f"effective sparsity is {true}, not {apparent}."
             )
         dead = [layer for layer in self.layers if layer.live_channels < layer.channels]
         if dead:
@@ -187,3 +188,16 @@ def diagnose(
     except InputError as error:
         paths = str(error)
     return Diagnosis(tuple(layers), flops.dense, flops.sparse, paths, flops.uncounted, change)
+
+
+def _told_apart(one: float, other: float) -> tuple[str, str]:
+    """Return two shares in per cent, with as many digits as it takes to tell them apart, at least two.
+
+    >>> _told_apart(0.991, 0.99), _told_apart(0.990018, 0.99)
+    (('99.10%', '99.00%'), ('99.002%', '99.000%'))
+    """
+    for digits in range(2, 14):
+        shown = f"{one:.{digits}%}", f"{other:.{digits}%}"
+        if shown[0] != shown[1]:
+            break
+    return shown
