@@ -37,7 +37,7 @@ VIT: dict[str, dict[str, Any]] = {
     "magnitude": {"method": "magnitude"},
     "snip": {"method": "snip"},
     "ntk-sap": {"method": "ntk-sap", "init": "reset", "batch": 16},
-    "ntk-sap-analytic": {"method": "ntk-sap-analytic", "init": "reset"},
+    "ntk-sap-analytic": {"method": "ntk-sap-analytic", "scope": "global", "init": "reset"},
     "closed-form": {"method": "random", "allocation": "ntk-sap", "init": "reset"},
 }
 PLACES = ("random", "balanced", "score")
@@ -49,9 +49,10 @@ CNN: dict[str, dict[str, Any]] = {
         "ntk-sap": {},
     }.items()
     for places in PLACES
-} | {"ntk-sap-analytic": {"method": "ntk-sap-analytic"}}
+} | {"ntk-sap-analytic": {"method": "ntk-sap-analytic", "scope": "global"}}
 """How many weights each layer keeps is a matter of ERK, of the closed form with one number per layer, or of NTK-SAP.
-Their places are drawn, balanced, or the best by NTK-SAP's score. The last way is the closed form of every weight."""
+Their places are drawn, balanced, or the best by NTK-SAP's score. The last way ranks all weights by the closed form;
+without the scope, it would be ``closed-form-balanced``."""
 
 CHANNELS = {"pattern": "channel", "budget": "multiply-adds"}
 GAIN: dict[str, dict[str, Any]] = {
@@ -207,18 +208,22 @@ def _allocations(title: str, runs: Iterable[Run]) -> Iterator[str]:
         scaled = _groups(those, "rescale")
         empty = max(run.get("empty", 0) for run in those)
         both = (_accuracy(scaled.get(rescale, [])) for rescale in (False, True))
-        yield _line(way, *both, f"{those[0]['kept']:,}", _work(those), str(empty or ""))
+        yield _line(LABELS.get(way, way), *both, f"{those[0]['kept']:,}", _work(those), str(empty or ""))
 
 
 def _places(title: str, runs: Iterable[Run]) -> Iterator[str]:
     """A line for each way to count, with a column for each way to place."""
     yield from _heads(title, *PLACES, "multiply-adds")
-    for counts, those in _groups(runs, "way", lambda way: _parts(way)[0]).items():
-        placed = _groups(those, "way", lambda way: _parts(way)[1])
-        yield _line(counts, *(_accuracy(placed.get(places, [])) for places in PLACES), _work(those))
+    for counts, those in _groups(runs, "way", lambda way: parts_of(way)[0]).items():
+        placed = _groups(those, "way", lambda way: parts_of(way)[1])
+        cells = (_accuracy(placed.get(places, [])) for places in PLACES)
+        yield _line(LABELS.get(counts, counts), *cells, _work(those))
 
 
-def _parts(way: str) -> tuple[str, str]:
+LABELS = {"ntk-sap-analytic": "ntk-sap-analytic, one ranking"}
+
+
+def parts_of(way: str) -> tuple[str, str]:
     """Return what decides the counts and what the places: ``ntk-sap-analytic`` does both."""
     counts, _, places = way.rpartition("-")
     return (counts, places) if places in PLACES else (way, "score")

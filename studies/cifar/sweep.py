@@ -25,8 +25,8 @@ from typing import Any
 KEPT = Path(__file__).parents[2] / "docs" / "results"
 PACKED = {"methods": KEPT / "sweep", "gain": KEPT / "gain" / "runs"}
 SEEDS = ("0", "1", "2")
-SCORES = "synflow,ntk-sap,ntk-sap-analytic,snip,grasp,force,iterative-snip,magnitude,px,prospr,hutchinson"
-METHODS = f"random-erk,random,magnitude-erk,phew,{SCORES},dpai,mag-1epoch"
+SCORES = "synflow,ntk-sap,snip,grasp,force,iterative-snip,magnitude,px,prospr,hutchinson"
+METHODS = f"random-erk,random,magnitude-erk,phew,ntk-sap-analytic,{SCORES},dpai,mag-1epoch"
 BEST = "ntk-sap,magnitude-erk,ntk-sap-analytic,force,random-erk,iterative-snip"
 """The six with the highest accuracy of the first seed; to be checked when all seeds are there."""
 
@@ -72,21 +72,30 @@ def pack(sweep: str, out: Path) -> None:
             (PACKED[sweep] / f"{file.parent.name}{kept}").write_bytes(file.read_bytes())
 
 
-def table(sweep: str) -> str:
-    """Return tables in Markdown: accuracy in per cent, mean ± standard deviation over seeds, and what it costs."""
-    cases: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
+def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, Any]]]]:
+    """Return the results that were kept, {(epochs, sparsity): {way: runs}}; what was timed of a run is ``timings``."""
+    cases: dict[tuple[int, float], dict[str, list[dict[str, Any]]]] = {}
     for file in sorted(set(PACKED[sweep].glob("*.json")) - set(PACKED[sweep].glob("*.timings.json"))):
         run = json.loads(file.read_text())
+        timings = file.with_suffix(".timings.json")
+        run["timings"] = json.loads(timings.read_text()) if timings.exists() else {}
         case = run["recipe"]["epochs"], 0.982 if run["method"] == "dense" and sweep == "methods" else run["sparsity"]
         ways = cases.setdefault(case, {})
         regrown = run["recipe"].get("regrow", "none")
         erk = run["allocation"] == "erk" and not run["method"].endswith("-erk")
+        ranked = run["method"] == "ntk-sap-analytic" and not (run["allocation"] or run["pattern"])
         way = run["method"] + (", ERK's counts" if erk else "") + (f", {regrown}" if regrown != "none" else "")
+        way += ", one ranking" * ranked
         way += f", equal {run['budget']}" if run["method"] == "thin" else ""
         way += f", {run['pattern']}" if run["pattern"] else ""
         ways.setdefault(way, []).append(run)
+    return dict(sorted(cases.items()))
+
+
+def table(sweep: str) -> str:
+    """Return tables in Markdown: accuracy in per cent, mean ± standard deviation over seeds, and what it costs."""
     lines = []
-    for (epochs, sparsity), ways in sorted(cases.items()):
+    for (epochs, sparsity), ways in kept_runs(sweep).items():
         heads = "accuracy", "weights", "multiply-adds", "seconds to prune", "seeds"
         lines += [f"| {sparsity:.2%}, {epochs} epochs | {' | '.join(heads)} |", "|---|---|---|---|---|---|"]
         for way, runs in sorted(ways.items(), key=lambda item: -statistics.mean(run["top1"] for run in item[1])):

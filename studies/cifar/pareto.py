@@ -1,0 +1,89 @@
+"""Draw accuracy against cost of the results that `studies.cifar.sweep` keeps.
+
+    python -m studies.cifar.pareto methods   # against multiply-adds, 98.20 %, 5 epochs
+    python -m studies.cifar.pareto gain      # against multiply-adds, weights and the time of a training step
+
+Bars are standard deviations over seeds; a dotted line joins what nothing as cheap surpasses, by means.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from ntksap.report.charts.accuracy import pareto_front
+from ntksap.report.figures.style import STYLE, looks, write_figure
+from studies.cifar.sweep import kept_runs
+
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+Cost = Callable[[dict[str, Any]], float | None]
+COSTS: dict[str, Cost] = {
+    "multiply-adds (millions)": lambda run: run["inference_flops"] / 1e6,
+    "weights (thousands)": lambda run: (run["kept"] or 0) / 1e3 or None,
+    "time of a training step ÷ the dense network's": lambda run: _inverse(run["timings"].get("speedup_step_64")),
+}
+PANELS = {"methods": ([(5, 0.982)], list(COSTS)[:1]), "gain": ([(10, 0.75), (10, 0.5)], list(COSTS))}
+
+
+def figure(sweep: str) -> Figure:
+    """Return a panel for each cost."""
+    cases, costs = PANELS[sweep]
+    kept = kept_runs(sweep)
+    ways: dict[str, list[list[dict[str, Any]]]] = {}
+    for case in cases:
+        for way, runs in kept.get(case, {}).items():
+            ways.setdefault(way, []).append(runs)
+    dense = ways.pop("dense", [])
+    ways = dict(sorted(ways.items(), key=lambda item: -_accuracy(item[1][0])[0]))
+    with rc_context(STYLE):
+        drawn = Figure(figsize=(4.2 * len(costs) + 2.6, 4.4), layout="constrained")
+        for place, cost in enumerate(costs, 1):
+            axes = drawn.add_subplot(1, len(costs), place)
+            axes.set(xlabel=cost, xscale="log")
+            _draw(axes, ways, COSTS[cost])
+            for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+                ticks(FuncFormatter(lambda value, _: f"{value:g}"))
+        drawn.axes[0].set_ylabel("test accuracy (%)")
+        handles, labels = drawn.axes[0].get_legend_handles_labels()
+        title = f"the dense network: {_accuracy(dense[0])[0]:.1f} %" if dense else None
+        drawn.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, title=title)
+    return drawn
+
+
+def _draw(axes: Axes, ways: dict[str, list[list[dict[str, Any]]]], cost: Cost) -> None:
+    look, points = looks(list(ways)), []
+    for way, several in ways.items():
+        found = []
+        for runs in several:
+            spent = [value for run in runs if (value := cost(run))]
+            if spent:
+                found.append((fmean(spent), *_accuracy(runs)))
+        points += [(x, mean) for x, mean, _ in found]
+        if found:
+            x, mean, spread = zip(*found, strict=True)
+            mark = {"color": look[way].colour, "marker": look[way].marker[1], "ls": look[way].dash[1]}
+            axes.errorbar(x, mean, spread, label=way, capsize=2, lw=1, **mark)
+    front = pareto_front(points)
+    axes.step([x for x, _ in front], [y for _, y in front], where="post", color="#8a8a8a", lw=1, ls=":")
+
+
+def _inverse(value: float | None) -> float | None:
+    return 1 / value if value else None
+
+
+def _accuracy(runs: list[dict[str, Any]]) -> tuple[float, float]:
+    found = [100 * run["top1"] for run in runs]
+    return fmean(found), stdev(found) if len(found) > 1 else 0.0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", choices=list(PANELS))
+    given = parser.parse_args()
+    write_figure(figure(given.sweep), FIGURES / f"pareto-{given.sweep}.png")
