@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results" / "busy.json"
 CIFAR = (3, 32, 32)
 PRUNING = {  # rounds that take a second or two
     "ntk-sap": {"rounds": 1, "draws": 2},
-    "ntk-sap-analytic": {"rounds": 5},
+    "ntk-sap-analytic": {"rounds": 5, "scope": "global"},
     "synflow": {"rounds": 30},
     "snip": {},
     "iterative-snip": {"rounds": 5},

@@ -57,7 +57,8 @@ def transformer() -> tuple[nn.Module, ntksap.Masks, Tensor]:
 
 def resnet20(batch: int) -> tuple[nn.Module, ntksap.Masks, Tensor]:
     model, size = ntksap.models.build("resnet20", input_shape=(3, 32, 32), seed=0), (3, 32, 32)
-    return model, ntksap.prune(model, 0.9, "ntk-sap-analytic", input_shape=size), torch.randn(batch, *size)
+    masks = ntksap.prune(model, 0.9, "ntk-sap-analytic", scope="global", input_shape=size)
+    return model, masks, torch.randn(batch, *size)
 
 
 def resnet50() -> tuple[nn.Module, ntksap.Masks, Tensor]:

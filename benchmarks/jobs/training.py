@@ -79,7 +79,7 @@ def train_resnet20() -> Job:
     labels = torch.randint(0, 10, (count,), generator=generator)
     split = MemorySplit(images, labels, mean=MEAN, std=STD, pad=4, flip=True)
     model = ntksap.models.build("resnet20", input_shape=(3, 32, 32), seed=0)
-    masks = dict(ntksap.prune(model, 0.982, "ntk-sap-analytic", input_shape=(3, 32, 32)))
+    masks = dict(ntksap.prune(model, 0.982, "ntk-sap-analytic", scope="global", input_shape=(3, 32, 32)))
     return Job(
         name="train-resnet20",
         title=f"training, ResNet-20 at 98.20 %, {STEPS} batches of 128 with augmentation",
@@ -95,7 +95,7 @@ def infer_resnet20() -> Job:
     """Not a target, but what a pruned network is for: torch's dense kernels against those for kept weights."""
     images = torch.randn(128, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     model = ntksap.models.build("resnet20", input_shape=(3, 32, 32), seed=0).eval()
-    masks = ntksap.prune(model, 0.982, "ntk-sap-analytic", input_shape=(3, 32, 32))
+    masks = ntksap.prune(model, 0.982, "ntk-sap-analytic", scope="global", input_shape=(3, 32, 32))
     masks.attach(model)
 
     @torch.no_grad()

@@ -37,6 +37,7 @@ from ntksap.pruning import (
     floor_of,
     kept_of,
     named_counts,
+    schedule_named,
     shared,
 )
 
@@ -71,6 +72,7 @@ def allocation_for(
     rest: str = "uniform",
     rescale: bool = False,
     rounds: int = 20,
+    schedule: str = "exponential",
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
     output: Callable[[Any], Tensor] | None = None,
@@ -100,13 +102,15 @@ def allocation_for(
         raise InputError(f"allocation {rule!r} needs a sparsity")
     elif rule == "ntk-sap":
         known = init in ("kaiming_normal", kaiming_normal)  # then no weight need be drawn, or held
-        bare = shell(model, shapes if known else ())
-        net = Net(bare, output=output, init=init, include=include, exclude=exclude, device=_device(model))
-        probe = Probe.of(net, input_shape=input_shape, inputs=inputs)
         least = {name: floor_of(floor, math.prod(shape)) / max(1, math.prod(shape)) for name, shape in layers.items()}
         least = {name: least[parts_of(name, view)[0]] for name, view in views.items()}
-        found = layer_densities(net, probe, density, rounds=rounds, least=least, rescale=rescale)
-        info |= {"rescale": rescale, "rounds": rounds}
+        falls = schedule_named(schedule)
+        with torch.inference_mode(False), torch.enable_grad():
+            bare = shell(model, shapes if known else ())
+            net = Net(bare, output=output, init=init, include=include, exclude=exclude, device=_device(model))
+            probe = Probe.of(net, input_shape=input_shape, inputs=inputs)
+            found = layer_densities(net, probe, density, rounds=rounds, schedule=falls, least=least, rescale=rescale)
+        info |= {"rescale": rescale, "rounds": rounds, "schedule": schedule}
         quotas = {part: found[n] * math.prod(layers[part]) for n, view in views.items() for part in parts_of(n, view)}
     elif rule == "erk-logits":
         shape = None if input_shape is None else tuple(input_shape)

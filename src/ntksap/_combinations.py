@@ -1,6 +1,7 @@
 """Which settings of `ntksap.prune` go together, and a sentence for those that do not."""
 
 from collections.abc import Collection
+from typing import TypeVar
 
 from ntksap._allocate import ALLOCATIONS, Rule
 from ntksap._base import InputError, unknown
@@ -14,6 +15,28 @@ def check_options(method: Method, options: Collection[str], keywords: Collection
     for name in options:
         if name not in method.options:
             raise unknown(f"keyword of prune with method {method.name!r}", name, [*keywords, *method.options])
+
+
+_Given = TypeVar("_Given")
+
+
+def own_rules(
+    chosen: Method,
+    scope: str | None,
+    places: str | None,
+    allocation: _Given | None,
+    pattern: str | None,
+    invert: bool,
+    degree_decay: float,
+) -> tuple[str, _Given | str | None]:
+    """Return the places and the allocation of a `prune`: what the user says, else what the method has.
+
+    A scope replaces the method's own allocation, and whole channels have none. Its own places yield to its scores
+    where something is asked for that is about scores.
+    """
+    free = allocation is None and scope is None and pattern != CHANNEL
+    scored = scope is not None or pattern is not None or invert or degree_decay
+    return places or ("score" if scored else chosen.places), chosen.allocation if free else allocation
 
 
 def check_combination(
@@ -49,6 +72,8 @@ def check_combination(
         raise InputError(f"{chosen.name} chooses the weights to start from itself: they cannot be rescaled as well")
     if degree_decay and chosen.score is None:
         raise InputError(f"degree_decay multiplies scores, and {chosen.name} has none: omit degree_decay")
+    if degree_decay and allocation is not None and places != "score":
+        raise InputError(f"degree_decay multiplies scores, and {places} places need none: omit one of the two")
     if invert and places != "score":
         raise InputError("invert keeps the lowest scores, and these places have none: omit one of the two")
 
@@ -62,7 +87,7 @@ def _check_channels(
     degree_decay: float,
 ) -> None:
     """Raise where a setting counts the weights of single layers, since a channel takes weights from several at once."""
-    if chosen.allocation or degree_decay:
+    if chosen.allocation not in (None, "ntk-sap") or degree_decay:  # the closed form has scores of single weights too
         what = "degree_decay" if degree_decay else chosen.name
         raise InputError(f"{what} is about single weights of a layer, and channels go as a whole: omit one of the two")
     if allocation is not None:

@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseWarning, InputError, Ranks, sha256_of, usable_device
-from ntksap._combinations import check_combination, check_options
+from ntksap._combinations import check_combination, check_options, own_rules
 from ntksap._selector import selector_for
 from ntksap.methods import METHODS, default_method, explain_failures, method_named, warn_of_bends
 from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of
@@ -31,6 +31,7 @@ from ntksap.pruning import (
     checked_whole,
     density_of,
     explain_input_failures,
+    explained,
     floor_of,
     rescale_named,
     trainer_of,
@@ -49,6 +50,7 @@ def allocate(
     rest: str = "uniform",
     rescale: bool = False,
     rounds: int | None = None,
+    schedule: str | None = None,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
     output: Callable[[Any], Tensor] | None = None,
@@ -74,7 +76,8 @@ def allocate(
             the numbered parts of the module, such as ``layers.3``, which are the residual blocks of most networks.
         rest: the rule for the layers that a mapping does not name: ``"uniform"``, ``"equal"`` or ``"erk"``.
         rescale: the closed form assumes that kept weights are rescaled, as `Masks.attach` does on request.
-        rounds: the rounds of the closed form, 20 by default, or of the method that is the rule.
+        rounds, schedule: those of the closed form, by default 20 and ``"exponential"``, or of the method that is the
+            rule.
         input_shape, inputs, output, init: what ``"ntk-sap"`` and ``"erk-logits"`` need to know, as in `prune`.
         include, exclude: what is prunable, see `Net`.
         settings: for a method as the rule, the other keywords of `prune`.
@@ -97,13 +100,14 @@ def allocate(
             raise InputError(f"the counts of {rule} need a sparsity")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CollapseWarning)  # the floor takes care of that
-            masks = prune(model, sparsity, rule, rounds=rounds, **shared, **settings)
+            masks = prune(model, sparsity, rule, rounds=rounds, schedule=schedule, **shared, **settings)
         counted = {name: int(mask.sum()) for name, mask in masks.prunable.items()}
         shapes = {name: tuple(mask.shape) for name, mask in masks.prunable.items()}
         return allocation_of(shapes, density_of(sparsity), counted, info={"rule": rule}, **bounds)
     if settings:
         raise InputError(f"{', '.join(settings)}: only a rule that is a method takes such settings, not {rule!r}")
-    return allocation_for(model, sparsity, rule, rest=rest, rescale=rescale, rounds=rounds or 20, **bounds, **shared)
+    how: dict[str, Any] = {"rescale": rescale, "rounds": rounds or 20, "schedule": schedule or "exponential"}
+    return allocation_for(model, sparsity, rule, rest=rest, **how, **bounds, **shared)
 
 
 def prune(
@@ -121,7 +125,7 @@ def prune(
     scope: str | None = None,
     floor: Floor = 0,
     allocation: Rule | None = None,
-    places: str = "score",
+    places: str | None = None,
     pattern: str | None = None,
     budget: str = "weights",
     round_to: int = 1,
@@ -173,7 +177,8 @@ def prune(
             replaces its allocation.
         places: which weights of a layer are kept, once their number is known: by the method's ``"score"``, at
             ``"random"``, or ``"balanced"``: every output, input and position of a kernel keeps the same number. With an
-            allocation, the last two compute no scores.
+            allocation, the last two compute no scores. The method's own by default: by score, but ``"balanced"`` for
+            ``"ntk-sap-analytic"`` unless a scope, a pattern, ``invert`` or ``degree_decay`` needs its scores.
         pattern: ``"N:M"`` (at most N of M consecutive inputs), ``"transposable-2:4"``, ``"block:RxC"`` or ``"fan-in"``
             (the same number in every output). The number of weights is the nearest that it allows. Or ``"channel"``:
             whole channels of the network go, in every layer that writes or reads them, with their biases and norms,
@@ -232,8 +237,8 @@ def prune(
     if train is not None and not chosen.trains:
         raise InputError(f"{method} does not train the network: omit train")
     how = rescale_named(rescale)
+    places, allocation = own_rules(chosen, scope, places, allocation, pattern, invert, degree_decay)
     check_combination(chosen, scope, places, allocation, pattern, how, invert, floor, budget, round_to, degree_decay)
-    allocation = chosen.allocation if allocation is None and scope is None else allocation
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
     resolved = resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0)).dtype)
@@ -252,21 +257,26 @@ def prune(
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
     if allocation is not None and not isinstance(allocation, Allocation):
-        more: dict[str, Any] = {"data": data, "seed": seed, "loss": loss, "group": group}
-        allocation = allocate(
-            model,
-            sparsity,
-            allocation,
-            floor=floor or 1,
-            rescale=how != "none",
-            input_shape=input_shape,
-            inputs=inputs,
-            output=output,
-            init=init,
-            include=include,
-            exclude=exclude,
-            **(more if _is_method(allocation) else {}),
-        )
+        more: dict[str, Any] = {}
+        if _is_method(allocation):
+            more = {"data": data, "seed": seed, "loss": loss, "group": group}
+        elif allocation == chosen.allocation:
+            more = {"rounds": rounds, "schedule": schedule}
+        with explained(net, Probe.of(net, input_shape=input_shape, inputs=inputs)):
+            allocation = allocate(
+                model,
+                sparsity,
+                allocation,
+                floor=floor or 1,
+                rescale=how != "none",
+                input_shape=input_shape,
+                inputs=inputs,
+                output=output,
+                init=init,
+                include=include,
+                exclude=exclude,
+                **more,
+            )
     selector = selector_for(
         model,
         net,

@@ -28,7 +28,7 @@ def measure(setting: str, sparsity: str, method: str, seed: int, **options: obje
     name, classes, shape = SETTINGS[setting]
     model = ntksap.models.build(name, num_classes=classes, seed=seed)
     start, cpu = time.perf_counter(), time.process_time()
-    masks = ntksap.prune(model, SPARSITIES[sparsity], method, input_shape=shape, seed=seed, **options)
+    masks = ntksap.prune(model, SPARSITIES[sparsity], method, scope="global", input_shape=shape, seed=seed, **options)
     return {
         "seconds": round(time.perf_counter() - start, 2),
         "cpu_seconds": round(time.process_time() - cpu, 2),

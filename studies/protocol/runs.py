@@ -26,7 +26,7 @@ INPUTS = 100
 PRUNED = ["--model", "resnet20", "--sparsity", repr(SPARSITY)]
 ORDER = [
     [*PRUNED, "--method", "ntk-sap", "--seed", "0"],
-    [*PRUNED, "--method", "ntk-sap-analytic", "--seed", "0"],
+    [*PRUNED, "--method", "ntk-sap-analytic", "--scope", "global", "--seed", "0"],
     [
         "--model",
         "resnet20-w4",

@@ -35,7 +35,7 @@ MAIN: dict[str, dict[str, Any]] = {
 OTHERS: dict[str, dict[str, Any]] = {
     "closed-form": {"method": "random", "allocation": "ntk-sap"},
     "ntk-sap": {"method": "ntk-sap", "init": "reset", "batch": 10},
-    "ntk-sap-analytic": {"method": "ntk-sap-analytic"},
+    "ntk-sap-analytic": {"method": "ntk-sap-analytic", "scope": "global"},
     "magnitude": {"method": "magnitude"},
     "snip": {"method": "snip"},
     "equal": {"method": "random", "allocation": "equal"},

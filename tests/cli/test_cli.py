@@ -106,6 +106,7 @@ def test_methods(capsys):
     assert (methods["ntt"]["data"], methods["ntt"]["labels"]) == ("training set", False)
     assert [name for name, m in methods.items() if m["returns_weights"]] == ["ntt", "imp"]
     assert [name for name, m in methods.items() if m["allocation"]] == [
+        "ntk-sap-analytic",
         "random-erk",
         "random-erk-logits",
         "magnitude-erk",

@@ -11,14 +11,15 @@ from ntksap.net.net import Net
 from ntksap.pruning.probe import Probe
 
 
-def resnet20(sparsity: float, **options):
+def resnet20(sparsity: float, **settings):
     model = ntksap.models.build("resnet20")
-    masks = ntksap.prune(model, sparsity, "ntk-sap-analytic", input_shape=(3, 32, 32), **options)
+    masks = ntksap.prune(model, sparsity, "ntk-sap-analytic", input_shape=(3, 32, 32), **settings)
     return masks, ntksap.cost(model, masks, input_shape=(3, 32, 32)).sparse / 1e6
 
 
-def test_multiply_adds_are_near_the_papers():
-    masks, flops = resnet20(1 - 0.8**18, rounds=4)
+@pytest.mark.parametrize("scope", [None, "global"])
+def test_multiply_adds_are_near_the_papers(scope):
+    masks, flops = resnet20(1 - 0.8**18, rounds=4, scope=scope)
     assert flops == pytest.approx(2.83, rel=0.1)
     assert not masks.collapsed
 
@@ -27,7 +28,7 @@ def test_multiply_adds_are_near_the_papers():
 def test_noise_keeps_channels_alive_that_ties_by_index_would_remove():
     alive = []
     for noise in (True, False):
-        masks, _ = resnet20(1 - 0.8**14, rounds=2, noise=noise)
+        masks, _ = resnet20(1 - 0.8**14, rounds=2, noise=noise, scope="global")
         alive.append(sum(int(mask.flatten(1).any(1).sum()) for mask in masks.values()))
     assert alive[0] > 1.2 * alive[1]
 

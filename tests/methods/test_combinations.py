@@ -51,7 +51,8 @@ def test_every_method_in_every_allocation_and_pattern(method: Method, pattern: s
         if rule is not None:
             assert masks.info["allocation"] == rule
             assert not masks.collapsed
-        plan = None if rule is None else ntksap.allocate(case.module(), 0.7, rule, **case.source())
+        rounds = {"rounds": 2} if rule == method.allocation else {}  # then they are those of the closed form
+        plan = None if rule is None else ntksap.allocate(case.module(), 0.7, rule, **rounds, **case.source())
         if pattern is None:
             assert masks.kept == round(0.3 * masks.total)
             assert plan is None or counts_of(masks) == dict(plan)
@@ -143,6 +144,7 @@ def test_a_pattern_that_allows_less_than_asked_keeps_what_it_allows_and_says_so(
         ("ntt", {"places": "random"}, "ntt chooses weights for the places"),
         ("ntt", {"rescale": True}, "ntt chooses the weights"),
         ("magnitude", {"places": "random", "invert": True}, "have none"),
+        ("magnitude", {"allocation": "erk", "places": "random", "degree_decay": 0.2}, "need none"),
         ("magnitude", {"places": "somewhere"}, "Known: balanced, random, score"),
         ("magnitude", {"allocation": "erq"}, "Did you mean 'erk'"),
         ("magnitude", {"pattern": "2-4"}, "unknown pattern"),
@@ -182,3 +184,33 @@ def test_a_method_with_an_allocation_of_its_own_is_the_plain_one_inside_it(metho
     assert prune(case, f"{method}-erk", allocation="uniform") == prune(case, method, allocation="uniform")
     for scope in ("global", "layer"):
         assert prune(case, f"{method}-erk", scope=scope) == prune(case, method, scope=scope)
+
+
+def test_the_closed_form_is_one_number_per_layer_in_balanced_places_unless_its_scores_are_asked_for():
+    case = BY_NAME["residual"]
+    own = prune(case, "ntk-sap-analytic", rounds=3)
+    plan = ntksap.allocate(case.module(), 0.7, "ntk-sap", rounds=3, **case.source())
+    assert own == prune(case, "random", allocation=plan, places="balanced")
+    assert (own.info["allocation"], own.info["places"]) == ("ntk-sap", "balanced")
+    assert prune(case, "ntk-sap-analytic", allocation="erk") == prune(
+        case, "random", allocation="erk", places="balanced"
+    )
+    inside = [{"places": "score"}, {"degree_decay": 0.2}, {"invert": True}, {"pattern": "fan-in"}]
+    for how in ({"scope": "global"}, {"scope": "layer"}, *inside):
+        scored = prune(case, "ntk-sap-analytic", rounds=3, **how)
+        assert "places" not in scored.info
+        assert scored.info.get("allocation") == ("ntk-sap" if how in inside else None)
+        assert scored != prune(
+            case, "ntk-sap-analytic", rounds=3, noise=False, **how
+        )  # scores, and their noise, decide
+
+
+def test_rounds_and_schedule_are_those_of_the_closed_form():
+    case = BY_NAME["residual"]
+    for how in ({"rounds": 1}, {"rounds": 4}, {"rounds": 4, "schedule": "linear"}):
+        plan = ntksap.allocate(case.module(), 0.7, "ntk-sap", **how, **case.source())
+        assert counts_of(prune(case, "ntk-sap-analytic", **how)) == dict(plan)
+        assert plan.info["rounds"] == how["rounds"]
+        assert plan.info["schedule"] == how.get("schedule", "exponential")
+    counts = [counts_of(prune(case, "ntk-sap-analytic", rounds=4, schedule=word)) for word in ("exponential", "linear")]
+    assert counts[0] != counts[1]

@@ -56,15 +56,22 @@ def test_scores_are_the_means_that_the_trace_of_single_weights_has(case: Case):
     assert fast.tolist() == pytest.approx(slow, rel=1e-4, abs=1e-9)
 
 
+def computed_in_every_round(net: Net, probe: Probe, density: float, rounds: int) -> np.ndarray:
+    """Return what `layer_densities` would, without extrapolation."""
+    sizes = np.array([float(net.weights[name].numel()) for name in net.prunable])
+    scores, found = scores_of(net, probe), np.ones(len(sizes))
+    with module_rules(net._skeleton):
+        for index in range(1, rounds + 1):
+            found = _shrunk(found, scores(found) / sizes, sizes, 0 * sizes, density ** (index / rounds))
+    return found
+
+
 @pytest.mark.parametrize("density", [0.1, 0.018])
 def test_rounds_that_extrapolate_scores_hardly_differ_from_rounds_that_compute_them(density):
     net = Net(ntksap.models.build("resnet20", seed=0))
     probe = Probe.of(net, input_shape=(3, 32, 32))
     sizes = np.array([float(net.weights[name].numel()) for name in net.prunable])
-    scores, slow = scores_of(net, probe), np.ones(len(sizes))
-    with module_rules(net._skeleton):
-        for index in range(1, 21):
-            slow = _shrunk(slow, scores(slow) / sizes, sizes, 0 * sizes, density ** (index / 20))
+    slow = computed_in_every_round(net, probe, density, rounds=20)
     fast = np.array(list(layer_densities(net, probe, density).values()))
     assert fast @ sizes == pytest.approx(density * sizes.sum())
     moved = abs(fast - slow) @ sizes / 2
@@ -125,7 +132,8 @@ def test_resnet20_has_the_layer_densities_of_the_ranking_of_single_weights(spars
 def test_resnet20_is_within_three_percent_of_the_mean_ranking_of_single_weights():
     model = ntksap.models.build("resnet20")
     plan = ntksap.allocate(model, 0.8926, "ntk-sap", input_shape=(3, 32, 32))
-    several = [ntksap.prune(model, 0.8926, "ntk-sap-analytic", seed=seed, input_shape=(3, 32, 32)) for seed in range(6)]
+    settings = {"scope": "global", "input_shape": (3, 32, 32)}
+    several = [ntksap.prune(model, 0.8926, "ntk-sap-analytic", seed=seed, **settings) for seed in range(6)]
     for name, density in plan.densities().items():
         mean = sum(float(masks[name].double().mean()) for masks in several) / len(several)
         assert density == pytest.approx(mean, rel=0.03), name
@@ -217,3 +225,81 @@ def test_the_trace_is_that_of_constant_masks():
     probe = Probe.of(net, input_shape=(6,))
     trace, _ = expected_trace(net, {n: torch.full(net.weights[n].shape, 0.5) for n in net.prunable}, probe)
     assert float(trace.detach()) > 0
+
+
+@pytest.mark.parametrize("rounds", [4, 11])
+def test_with_few_rounds_nothing_is_extrapolated(rounds):
+    net = Net(ntksap.models.build("resnet8", seed=0))
+    probe = Probe.of(net, input_shape=(3, 32, 32))
+    slow = computed_in_every_round(net, probe, 0.018, rounds)
+    fast = layer_densities(net, probe, 0.018, rounds=rounds)
+    assert list(fast.values()) == pytest.approx(slow.tolist(), rel=1e-9)
+
+
+def test_gradients_that_are_off_do_not_matter():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    plan = ntksap.allocate(model, 0.5, "ntk-sap", input_shape=(8,))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert ntksap.allocate(model, 0.5, "ntk-sap", input_shape=(8,)) == plan
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "text"),
+    [
+        (nn.Linear(8, 4), (9,), "9 inputs and has weights for 8"),
+        (nn.Conv2d(4, 6, 3, groups=2), (6, 8, 8), "6 inputs and has weights for 4"),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2), (6, 8, 8), "6 inputs and has weights for 4"),
+    ],
+)
+def test_inputs_of_the_wrong_size_are_noticed_although_nothing_of_that_size_is_computed(layer, shape, text):
+    with pytest.raises(ntksap.InputError, match=text):
+        ntksap.allocate(layer, 0.5, "ntk-sap", input_shape=shape)
+
+
+def test_moments_that_are_not_finite_are_named():
+    class Exp(nn.Module):
+        def forward(self, x):
+            return (x * 1e6).exp()
+
+    model = nn.Sequential(nn.Linear(4, 4), Exp(), nn.Linear(4, 2))
+    with pytest.raises(ntksap.InputError, match=r"cannot follow exp in 1 \(Exp\): its moments are NaN or infinite"):
+        ntksap.allocate(model, 0.5, "ntk-sap", input_shape=(4,))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the older forms
+@pytest.mark.filterwarnings("ignore::ntksap.NotPrunableWarning")
+@pytest.mark.parametrize(
+    "computed",
+    [
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+    ],
+)
+def test_weights_that_are_computed_from_others(computed):
+    model = nn.Sequential(computed(nn.Linear(8, 16)), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+    plan = ntksap.allocate(model, 0.5, "ntk-sap", input_shape=(8,))
+    assert plan.kept == round(0.5 * plan.total)
+    assert all(plan.values())
+    masks = ntksap.prune(model, 0.5, "ntk-sap-analytic", input_shape=(8,))
+    assert {name: int(mask.sum()) for name, mask in masks.items()} == dict(plan)
+
+
+def test_a_tensor_that_a_module_merely_holds_is_no_computed_weight():
+    class Scaled(nn.Linear):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.table = torch.ones(1)
+
+        def forward(self, x):
+            return super().forward(x) * self.table
+
+    plans = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            model = nn.Sequential(Scaled(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        model[0].table = torch.ones(1)
+        plans.append(ntksap.allocate(model, 0.5, "ntk-sap", input_shape=(8,)))
+    assert dict(plans[0]) == dict(plans[1])

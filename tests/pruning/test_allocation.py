@@ -235,7 +235,7 @@ def test_a_ranking_that_empties_branches_of_a_transformer_says_which_allocation_
     layers = [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True) for _ in range(3)]
     model = nn.Sequential(*layers, nn.Linear(16, 4))
     with pytest.warns(ntksap.CollapseWarning, match=r"2\.linear2\.weight.*allocation='erk'.*'erk-logits'"):
-        masks = ntksap.prune(model, 0.9, "ntk-sap-analytic", rounds=4, input_shape=(6, 16))
+        masks = ntksap.prune(model, 0.9, "ntk-sap-analytic", scope="global", rounds=4, input_shape=(6, 16))
     assert "2.linear2.weight" in masks.collapsed
     again = ntksap.prune(model, 0.9, "ntk-sap-analytic", rounds=4, input_shape=(6, 16), allocation="erk-logits")
     assert not again.collapsed

@@ -4,7 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import ntksap
 from ntksap import InputError
 from ntksap.net import WeightView
 from ntksap.pruning import pattern_named
@@ -81,3 +83,15 @@ def test_random_scores_depend_on_seed_and_name_alone():
     scores = random_scores(views, 5)
     assert torch.equal(scores["a"], random_scores({"a": views["a"]}, 5)["a"])
     assert not torch.equal(scores["a"], scores["b"])
+
+
+@pytest.mark.parametrize(("places", "pattern"), [("random", None), ("balanced", None), ("balanced", "2:4")])
+def test_the_default_dtype_of_torch_does_not_matter(places, pattern):
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    how = {"allocation": "erk", "places": places, "pattern": pattern}
+    expected = ntksap.prune(model, 0.6, "random", **how)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert ntksap.prune(model, 0.6, "random", **how) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)

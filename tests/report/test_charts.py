@@ -147,6 +147,19 @@ def test_accuracy_is_drawn_against_time_where_it_was_measured():
     assert len({look.dash for look in looks([cell.method for cell in one.table[2:]]).values()}) == 3
 
 
+def test_what_a_method_itself_decides_for_each_pattern_is_not_in_its_label():
+    own = {"allocation": "ntk-sap", "places": "balanced"}
+    runs = [
+        finished("ntk-sap-analytic", 0.75, 0, 0.8, **own),
+        finished("ntk-sap-analytic", 0.75, 0, 0.8, allocation="ntk-sap", pattern="2:4"),
+        finished("ntk-sap-analytic", 0.75, 0, 0.8, pattern="channel"),
+    ]
+    labels = {f"ntk-sap-analytic {word}" for word in ("unstructured", "2:4", "channel")}
+    assert {cell.method for cell in experiment(*runs).table} == labels
+    ranked = finished("ntk-sap-analytic", 0.75, 0, 0.8)
+    assert len({cell.method for cell in experiment(*runs, ranked).table}) == 4
+
+
 def test_the_pareto_front_is_what_nothing_dominates():
     points = [(float(7 * k % 11), float(5 * k % 13)) for k in range(40)]
     expected = {

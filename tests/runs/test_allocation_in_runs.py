@@ -1,9 +1,12 @@
 """Allocation, places, pattern and rescaling inside a run: named, recorded, resumable."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from ntksap import InputError, Masks, models
+from ntksap import InputError, Masks, models, prune
+from ntksap.runs import make_masks
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place
 from ntksap.training.checkpoint import read_model
@@ -60,3 +63,23 @@ def test_settings_that_contradict_each_other_are_refused_before_anything_runs():
     ]:
         with pytest.raises(InputError, match=text):
             small_settings("magnitude", **how)
+
+
+def test_the_closed_form_of_a_run_is_named_and_one_that_ranked_all_weights_still_does(tmp_path):
+    new = small_settings("ntk-sap-analytic", rounds=3)
+    assert (new.allocation, new.places, new.rounds) == ("ntk-sap", "balanced", 3)
+    old = replace(new, allocation="", places="score")  # as before there were numbers per layer
+    assert old == small_settings("ntk-sap-analytic", rounds=3, scope="global")
+    assert old.name != new.name
+    module = models.build("lenet-300-100", num_classes=10, input_shape=(1, 8, 8), seed=0)
+    for settings, how in ((new, {}), (old, {"scope": "global"})):
+        masks = make_masks(settings, module, input_shape=(1, 8, 8))
+        expected = prune(module, new.sparsity, "ntk-sap-analytic", input_shape=(1, 8, 8), rounds=3, **how)
+        assert masks == expected
+
+
+def test_sanity_checks_of_a_method_with_places_of_its_own():
+    shuffled = small_settings("ntk-sap-analytic", sanity="shuffle")
+    assert (shuffled.allocation, shuffled.places) == ("ntk-sap", "balanced")
+    inverted = small_settings("ntk-sap-analytic", sanity="invert")
+    assert (inverted.allocation, inverted.places) == ("ntk-sap", "score")

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ntksap.cli.console import say_duration
+from ntksap.methods import METHODS
 from ntksap.runs import DENSE, Event, Settings
 
 
@@ -90,5 +91,6 @@ def describe_outcome(result: dict[str, Any]) -> str:
 def name_run(settings: Settings) -> str:
     """Return the name of a run for printed lines."""
     sparsity = "" if settings.method == DENSE else f" {settings.sparsity:.2%}"
-    variant = [settings.pattern, "" if settings.places == "score" else f"{settings.places} places"]
+    own = METHODS[settings.method].places if settings.method in METHODS else "score"
+    variant = [settings.pattern, "" if settings.places in (own, "score") else f"{settings.places} places"]
     return " ".join([f"{settings.label}{sparsity}", *(word for word in variant if word), f"seed {settings.seed}"])

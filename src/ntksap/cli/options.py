@@ -52,9 +52,9 @@ class ChooseArguments:
     allocation: Annotated[str | None, tyro.conf.arg(metavar="|".join([*ALLOCATIONS, "METHOD"]))] = None
     """How many weights each layer keeps: a rule of `ntksap allocate`, or a method for the counts of its masks. By
     default the method itself decides."""
-    places: Literal["score", "random", "balanced"] = "score"
+    places: Literal["score", "random", "balanced"] | None = None
     """Which weights of a layer (or which channels) are kept: by the method's score, at random, or at random with the
-    same number in every output, input and position of a kernel."""
+    same number in every output, input and position of a kernel. By default the method itself decides."""
     degree_decay: float = 0.0
     """How much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`; 0.2 keeps more
     units alive."""

@@ -43,7 +43,7 @@ def compare(
     sanity: Sequence[Literal["shuffle", "reinit", "invert"]] = (),
     options: Mapping[str, Any] | None = None,
     allocation: str | None = None,
-    places: Literal["score", "random", "balanced"] = "score",
+    places: Literal["score", "random", "balanced"] | None = None,
     patterns: Sequence[str] = ("unstructured",),
     thin: bool = False,
     budget: Literal["weights", "multiply-adds"] = "weights",
@@ -88,7 +88,7 @@ def compare(
         allocation: how many weights each layer keeps: a rule of `ntksap.allocate`, or a method for the counts of its
             masks. By default each method itself decides.
         places: which weights of a layer are kept: by the method's score, at random, or at random with the same number
-            in every output, input and position of a kernel.
+            in every output, input and position of a kernel. By default each method itself decides.
         patterns: each method prunes in each of these: ``"unstructured"``, or what ``pattern=`` of `ntksap.prune` takes.
         thin: add the thin network, the dense one with fewer channels in every layer, at each sparsity, and with the
             pattern ``"channel"`` random channels at the same widths.

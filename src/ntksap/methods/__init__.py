@@ -57,7 +57,7 @@ register(Method("ntk-sap", ntk_sap, "keep what matters to the spectrum of the ne
 register(Method("ntk-sap-s", ntk_sap, "NTK-SAP in a fifth of the rounds", rounds=4,
                 data="none", weight_agnostic=True, splits=True))
 register(Method("ntk-sap-analytic", ntk_sap_analytic, "NTK-SAP without sampling: its expectation in closed form",
-                rounds=20, data="none", weight_agnostic=True))
+                rounds=20, data="none", weight_agnostic=True, allocation="ntk-sap", places="balanced"))
 register(Method("random-erk", random, "keep weights at random, in each layer as many as ERK says", data="none",
                 weight_agnostic=True, allocation="erk"))
 register(Method("random-erk-logits", random, "random-erk with more for queries, keys and the classifier", data="none",

@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ntksap._base import ScoreError, threads_for
+from ntksap._base import threads_for
 from ntksap.methods import moments
-from ntksap.methods.moments import MomentTensor, checked, module_rules, refusal
-from ntksap.net import Inputs, Net, map_tensors
+from ntksap.methods.moments import MomentTensor, module_rules, trace_of
+from ntksap.net import Net, map_tensors
 from ntksap.pruning import Probe
 
 _DRAWS, _NUMBERS = 64, 4_000_000
@@ -55,20 +55,8 @@ def expected_trace(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> tuple
         known = moments.Weight(leaves[name], square) if name in leaves else moments.fixed(square, mean)
         parameters[name] = MomentTensor(known)
     inputs = map_tensors(probe.ones(dtype), lambda t: MomentTensor(moments.noise(t)) if t.is_floating_point() else t)
-    trace = _trace(net, parameters, inputs)
-    if not trace.isfinite():
-        with checked():  # once more, to name the source
-            _trace(net, parameters, inputs)
-        raise ScoreError("the expected trace of the neural tangent kernel overflows; ntk-sap samples it instead")
-    return trace, leaves
-
-
-def _trace(net: Net, parameters: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
     with module_rules(net._skeleton):
-        output = net(parameters, inputs)
-        if not isinstance(output, MomentTensor):
-            raise refusal("the output", "it depends on no weight, input or function that has a rule")
-    return output.moments.tangent.sum()
+        return trace_of(net, parameters, inputs), leaves
 
 
 def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:

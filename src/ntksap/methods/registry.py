@@ -41,6 +41,7 @@ class Method:
         rate: the share of the remaining weights that a round removes, where the sparsity decides how many rounds there
             are, see `rounds_at`; ``rounds`` is then their number at the paper's highest sparsity, 98.20 %.
         allocation: how many weights each layer keeps, instead of the scope, unless the user says otherwise.
+        places: which of them, see `ntksap.pruning.PLACES`, unless the user says otherwise or wants what needs scores.
         data: what it needs, see `Need`.
         labels: it uses the labels of the data.
         batch: inputs per batch when a run feeds it the training set; None means as many as in training.
@@ -62,6 +63,7 @@ class Method:
     scope: str = "global"
     rate: float | None = None
     allocation: str | None = None
+    places: str = "score"
     data: Need = "pruning set"
     labels: bool = True
     batch: int | None = None

@@ -16,7 +16,7 @@ from ntksap.net.net import (
 )
 from ntksap.net.precision import arithmetic, resolve
 from ntksap.net.prunable import Selectors, left_out, prunable_names, warn_of
-from ntksap.net.shell import shell
+from ntksap.net.shell import computes_weights, shell
 from ntksap.net.stacks import apart, join, parts_of, split
 from ntksap.net.weight_views import WeightView, weight_views
 
@@ -31,6 +31,7 @@ __all__ = [
     "arguments",
     "arithmetic",
     "by_output",
+    "computes_weights",
     "copy_of",
     "first_tensor",
     "has_attention",

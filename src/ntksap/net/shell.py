@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ntksap._base import InputError
 from ntksap.net.layers import unwrap
@@ -15,10 +16,13 @@ from ntksap.net.layers import unwrap
 def shell(module: nn.Module, names: Collection[str]) -> nn.Module:
     """Return a copy in which the named parameters are on the meta device: shapes without values, which take no memory.
 
+    A module that computes weights from others (``weight_norm`` and the like) cannot be copied, and is returned itself.
     Buffers keep their values. Those of a module that was made on the meta device have none; they are computed where the
     module says how (``reset_running_stats``, or ``_init_weights`` of transformers).
     """
     module = unwrap(module)
+    if computes_weights(module):
+        return module
     memo: dict[int, Any] = {
         id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
         for name, p in module.named_parameters()
@@ -30,6 +34,15 @@ def shell(module: nn.Module, names: Collection[str]) -> nn.Module:
         if empty:
             _fill(copied, path, part, empty)
     return copied
+
+
+def computes_weights(module: nn.Module) -> bool:
+    """Whether a weight of a module is not a parameter but computed from some: parametrizations, and the older hooks."""
+    return any(is_parametrized(part) or any(map(_is_older, part._parameters)) for part in module.modules())
+
+
+def _is_older(name: str) -> bool:
+    return name.endswith(("weight_orig", "weight_g"))  # of ``spectral_norm`` and ``weight_norm``
 
 
 def _fill(root: nn.Module, path: str, part: nn.Module, keys: list[str]) -> None:

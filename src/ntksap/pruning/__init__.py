@@ -21,6 +21,7 @@ from ntksap.pruning.arguments import (
     checked_shape,
     checked_whole,
     explain_input_failures,
+    explained,
 )
 from ntksap.pruning.collapse import warn_of_collapse
 from ntksap.pruning.mask_file import write_mask_file
@@ -74,6 +75,7 @@ __all__ = [
     "density_of",
     "erk_logits",
     "explain_input_failures",
+    "explained",
     "first_round",
     "floor_of",
     "interchange",

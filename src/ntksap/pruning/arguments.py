@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -68,12 +69,19 @@ def checked_whole(name: str, value: Any, least: int | None = None) -> int:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def explain_input_failures(states: Iterator[Masks], net: Net, probe: Probe) -> Iterator[Masks]:
-    """Yield the masks of the rounds, with gradients enabled whatever the caller's mode; explain a failure.
+    """Yield the masks of the rounds, with gradients enabled whatever the caller's mode; explain a failure."""
+    with explained(net, probe):
+        yield from states
 
-    Nothing extra is evaluated unless they fail: then one input, by itself.
+
+@contextmanager
+def explained(net: Net, probe: Probe) -> Iterator[None]:
+    """Inside the block, explain a failure that comes from the weights, the inputs or the data.
+
+    Nothing extra is evaluated unless something fails: then one input, by itself.
     """
     try:
-        yield from states
+        yield
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

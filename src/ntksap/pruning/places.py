@@ -16,7 +16,10 @@ PLACES = ("score", "random", "balanced")
 
 def random_scores(views: Mapping[str, WeightView], seed: int) -> dict[str, Tensor]:
     """Return uniform scores for each layer: with them, any selection keeps weights at random."""
-    return {name: torch.rand(of.shape, generator=generator_of(seed, "places", name)) for name, of in views.items()}
+    return {
+        name: torch.rand(of.shape, generator=generator_of(seed, "places", name), dtype=torch.float32)
+        for name, of in views.items()
+    }
 
 
 def balanced_masks(
@@ -73,7 +76,8 @@ def balanced(
     """
     width, n = -(-inputs // m), min(n, inputs)  # sets at each position
     sizes = (inputs - m * torch.arange(width)).clamp(max=m)
-    chance = torch.rand(width, m, generator=generator).masked_fill(torch.arange(m) >= sizes[:, None], 2)
+    chance = torch.rand(width, m, generator=generator, dtype=torch.float32)
+    chance.masked_fill_(torch.arange(m) >= sizes[:, None], 2)
     turns = chance.argsort(1)  # the order in which a set gives its members
     sets = positions * width
     degrees = count // outputs + (torch.arange(outputs) < count % outputs).long()

@@ -120,7 +120,7 @@ def _method(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
     return " ".join([own["method"], *(_WORDS.get(text, text.removeprefix("pattern=")) for text in differing)])
 
 
-_OF_PATTERN = {"budget", "round_to", "places", "scope"}
+_OF_PATTERN = {"allocation", "budget", "round_to", "places", "scope"}
 _WORDS = {"pattern=": "unstructured", "places=score": "by score", "places=random": "at random"}
 
 

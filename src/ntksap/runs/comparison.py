@@ -86,7 +86,7 @@ def grid(
                 methods, variants, ["none", *sanity], sparsities, seeds
             )
             if not (
-                check == "invert" and variant.get("places", "score") != "score"
+                check == "invert" and variant.get("places") not in (None, "score")
             )  # places without scores have no lowest ones
         ]
     )

@@ -13,7 +13,7 @@ import tomli_w
 import torch
 
 from ntksap._base import InputError, fill, sealed, toml, unknown, unsealed
-from ntksap._combinations import check_combination
+from ntksap._combinations import check_combination, own_rules
 from ntksap._version import __version__
 from ntksap.compaction import Budget, check_budget
 from ntksap.data import TABLE
@@ -141,7 +141,7 @@ def pruning_for(
     samples_per_class: int = 10,
     prune_batch: int = 256,
     allocation: str = "",
-    places: str = "score",
+    places: str | None = None,
     pattern: str = "",
     rescale: bool | str = "none",
     budget: str = "weights",
@@ -160,14 +160,15 @@ def pruning_for(
     chosen.check(options or {})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
-    inverted, given = sanity == "invert", (allocation or None, pattern or None, rescale)
-    check_combination(chosen, scope, places, *given, inverted, floor, budget, round_to, degree_decay)
-    if chosen.allocation and scope is None:
-        allocation = allocation or chosen.allocation
-    if sanity == "shuffle" and (places != "score" or pattern):
+    if sanity == "shuffle" and (places not in (None, "score") or pattern):
         raise InputError("shuffle moves masks to random places, whatever places and pattern say: use places='random'")
+    inverted, given = sanity == "invert", (allocation or None, pattern or None)
+    places, rule = own_rules(chosen, scope, places, *given, inverted, degree_decay)
+    check_combination(
+        chosen, scope, places, rule, pattern or None, rescale, inverted, floor, budget, round_to, degree_decay
+    )
     floor_of(floor, 1)  # raises
-    if allocation and places != "score":
+    if rule and places != "score" and chosen.places == "score":
         rounds = 1  # nothing is scored
     inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
     return Pruning(
@@ -188,7 +189,7 @@ def pruning_for(
         },
         samples_per_class=samples_per_class,
         prune_batch=prune_batch,
-        allocation=allocation,
+        allocation=rule or "",
         places=places,
         pattern=pattern,
         rescale=rescale_named(rescale),

@@ -168,6 +168,6 @@ def test_a_tensor_that_the_forward_pass_fills_by_slices_is_followed():
             weights[slice(2, 6)] = 1.0
             return self.second(self.first(x) * weights)
 
-    masks = ntksap.prune(Halved(), 0.5, "ntk-sap-analytic", input_shape=(5,), rounds=1)
+    masks = ntksap.prune(Halved(), 0.5, "ntk-sap-analytic", scope="global", input_shape=(5,), rounds=1)
     assert not masks["second.weight"][:, 6:].any()  # no signal comes there
     assert masks["second.weight"][:, 2:6].all()

@@ -9,6 +9,7 @@ from ntksap.methods.moments.initial import initial_moments
 from ntksap.methods.moments.linear import product
 from ntksap.methods.moments.table import MOVES, RULES, moments_of, rule
 from ntksap.methods.moments.tensor import MomentTensor, checked, module_rules, refusal
+from ntksap.methods.moments.trace import trace_of
 from ntksap.methods.moments.uniform import Uniform
 from ntksap.methods.moments.value import Known, Moments, Weight, certain, fixed, noise
 
@@ -31,4 +32,5 @@ __all__ = [
     "product",
     "refusal",
     "rule",
+    "trace_of",
 ]

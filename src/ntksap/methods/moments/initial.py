@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ntksap._base import InputError, global_seed
 from ntksap.methods.moments.value import Moments, fixed
-from ntksap.net import Net, kaiming_normal
+from ntksap.net import Net, computes_weights, kaiming_normal
 
 _DRAWS = 2
 
@@ -17,9 +17,10 @@ def initial_moments(net: Net) -> tuple[dict[str, float], dict[str, Moments]]:
     """Return E θ² of each prunable weight, and the moments of every other parameter, under the net's initialiser.
 
     For ``kaiming_normal`` no weight of a layer is drawn or looked at, so they may be on the meta device. With another
-    initialiser all are drawn a few times. Moments that are the same for all entries are one number, expanded.
+    initialiser, or where weights are computed from others, all are drawn a few times. Moments that are the same for all
+    entries are one number, expanded.
     """
-    if net._init is not kaiming_normal:
+    if net._init is not kaiming_normal or computes_weights(net._skeleton):
         return _sampled(net)
     known, prunable = net.variances(), set(net.prunable)
     names = {id(parameter): name for name, parameter in net._skeleton.named_parameters()}

@@ -4,6 +4,7 @@ By symmetry all outputs of such a layer have the same moments. They are computed
 memory, and functions of single entries (`thin`) work on the one entry behind such a view.
 """
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -79,7 +80,9 @@ def widened(x: Moments, shape: torch.Size) -> Moments:
 
 def linear(x: Moments, weight: Uniform, outputs: int) -> Moments:
     """Return the moments of a linear layer: each output sums over the last dimension."""
-    inputs, fields = x.shape[-1], _mixed(x, weight)
+    inputs = x.shape[-1]
+    _check_size(inputs, math.prod(weight.mask.shape) // outputs)
+    fields = _mixed(x, weight)
     sums = fields.sum(-1, keepdim=True) if fields.shape[-1] > 1 else fields * inputs
     return _repeated(sums, (*x.shape[:-1], outputs))
 
@@ -94,8 +97,10 @@ def convolution(
     groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)  # in all six functions, after bias and three more
     size = weight.mask.shape[2:]
     channel = -len(size) - 1
-    outputs = weight.mask.shape[1] * groups if "transpose" in function.__name__ else weight.mask.shape[0]
-    inputs = x.shape[channel] // groups
+    sizes = weight.mask.shape[0], weight.mask.shape[1] * groups
+    outputs, wanted = reversed(sizes) if "transpose" in function.__name__ else sizes
+    _check_size(x.shape[channel], wanted)
+    inputs = wanted // groups
     fields = _mixed(x, weight)
     if groups == 1 or fields.shape[channel] == 1:
         sums = fields.sum(channel, keepdim=True) if fields.shape[channel] > 1 else fields * inputs
@@ -112,6 +117,11 @@ def convolution(
     if len(kernel) > 1:
         slid = slid.repeat_interleave(outputs // groups, channel)
     return _repeated(slid, (*x.shape[:channel], outputs, *slid.shape[channel + 1 :]))
+
+
+def _check_size(given: int, wanted: int) -> None:
+    if given != wanted:  # torch would notice, but no product of this size is ever computed
+        raise ValueError(f"it was given {given} inputs and has weights for {wanted}")
 
 
 def _mixed(x: Moments, weight: Uniform) -> Tensor:
