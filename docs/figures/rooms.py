@@ -33,22 +33,17 @@ SAYS = {
     "cli": "arguments → call → print",
 }
 EVERYBODY = ("_base", "net")
-FILES = {"_prune": ["_prune", "_allocate", "_combinations", "_selector"]}  # a room of several files without a folder
 
 
 def imports(room: str) -> set[str]:
     """Return the rooms that a room imports."""
-    files = (
-        (SOURCE / room).rglob("*.py") if (SOURCE / room).is_dir() else [SOURCE / f"{name}.py" for name in FILES[room]]
-    )
     found: set[str] = set()
-    for file in files:
+    for file in (SOURCE / room).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ntksap"):
                 parts = (node.module or "").split(".")[1:]
                 found |= {parts[0]} if parts else {alias.name for alias in node.names}
-    homes = {name: room for room, names in FILES.items() for name in names}
-    return {homes.get(other, other) for other in found} & SAYS.keys() - {room}
+    return found & SAYS.keys() - {room}
 
 
 def draw(rooms: list[str]) -> Figure:

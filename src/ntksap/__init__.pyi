@@ -1,7 +1,6 @@
 from ntksap import data as data
 from ntksap import methods as methods
 from ntksap import models as models
-from ntksap._allocate import ALLOCATIONS as ALLOCATIONS
 from ntksap._base import ApproximationWarning as ApproximationWarning
 from ntksap._base import CollapseError as CollapseError
 from ntksap._base import CollapseWarning as CollapseWarning
@@ -11,10 +10,11 @@ from ntksap._base import MemoryWarning as MemoryWarning
 from ntksap._base import NotPrunableWarning as NotPrunableWarning
 from ntksap._base import NtksapError as NtksapError
 from ntksap._base import ScoreError as ScoreError
+from ntksap._prune import ALLOCATIONS as ALLOCATIONS
 from ntksap._prune import allocate as allocate
 from ntksap._prune import prune as prune
+from ntksap._prune import write_masks as write_masks
 from ntksap._version import __version__ as __version__
-from ntksap._write_masks import write_masks as write_masks
 from ntksap.analysis import Cost as Cost
 from ntksap.analysis import Diagnosis as Diagnosis
 from ntksap.analysis import Kernel as Kernel

@@ -6,8 +6,7 @@ from typing import Literal
 from tyro.conf import OmitArgPrefixes
 
 from ntksap._base import write_json
-from ntksap._prune import allocate
-from ntksap._write_masks import write_masks
+from ntksap._prune import allocate, write_masks
 from ntksap.cli.console import print_json, say
 from ntksap.cli.options import ModelArguments, split_list
 from ntksap.cli.tables import print_layers

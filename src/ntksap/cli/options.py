@@ -8,8 +8,8 @@ import tyro
 from torch import nn
 
 from ntksap import models
-from ntksap._allocate import ALLOCATIONS
 from ntksap._base import InputError
+from ntksap._prune import ALLOCATIONS
 from ntksap.data import Dataset
 from ntksap.methods import METHODS
 

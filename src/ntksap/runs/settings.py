@@ -13,7 +13,7 @@ import tomli_w
 import torch
 
 from ntksap._base import InputError, fill, sealed, toml, unknown, unsealed
-from ntksap._combinations import check_combination, own_rules
+from ntksap._prune import check_combination, own_rules
 from ntksap._version import __version__
 from ntksap.compaction import Budget, check_budget
 from ntksap.data import TABLE

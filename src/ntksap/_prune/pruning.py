@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ntksap._allocate import ALLOCATIONS, Rule, allocation_for
 from ntksap._base import CollapseWarning, InputError, Ranks, sha256_of, usable_device
-from ntksap._combinations import check_combination, check_options, own_rules
-from ntksap._selector import selector_for
-from ntksap.methods import METHODS, default_method, explain_failures, method_named, warn_of_bends
+from ntksap._prune.combinations import check_combination, check_options, own_rules
+from ntksap._prune.rules import Rule, allocation_for, is_method
+from ntksap._prune.selector import selector_for
+from ntksap.methods import default_method, explain_failures, method_named, warn_of_bends
 from ntksap.net import Initialiser, Net, Selectors, arithmetic, left_out, resolve, unwrap, warn_of
 from ntksap.pruning import (
     Allocation,
@@ -37,77 +37,6 @@ from ntksap.pruning import (
     trainer_of,
     warn_of_collapse,
 )
-
-
-def allocate(
-    model: nn.Module,
-    sparsity: float | None,
-    rule: Rule = "erk",
-    *,
-    floor: Floor = 1,
-    block_floor: Floor = 0,
-    blocks: Sequence[str] | None = None,
-    rest: str = "uniform",
-    rescale: bool = False,
-    rounds: int | None = None,
-    schedule: str | None = None,
-    input_shape: Sequence[int] | None = None,
-    inputs: MakeInputs | None = None,
-    output: Callable[[Any], Tensor] | None = None,
-    init: str | Initialiser = "kaiming_normal",
-    include: Selectors = None,
-    exclude: Selectors = None,
-    **settings: Any,
-) -> Allocation:
-    """Decide how many weights each layer keeps: exactly round((1 − sparsity) · total) in all, for ``allocation=``.
-
-    Weights are not looked at (except by a method as the rule), so the model may be on the meta device.
-
-    Args:
-        model: any ``nn.Module``.
-        sparsity: the share of prunable weights to remove; None where a mapping names every layer.
-        rule: a name from `ntksap.ALLOCATIONS`: ``"uniform"``, ``"equal"``, ``"erk"``, ``"erk+"``, ``"erk-logits"`` (for
-            transformers), or ``"ntk-sap"``, its closed form with one number per layer. Or a mapping from names or
-            patterns (``"*.q_proj.weight"``) to a density (a float) or a number (an int). Or masks or an allocation,
-            whose counts are taken, scaled in proportion if the sparsity differs. Or the name of a method, for the
-            counts of its masks.
-        floor: the least that each layer keeps, as a number or, below 1, as a share; 0 lets layers be empty.
-        block_floor, blocks: the least that each block keeps, and patterns of names, one for each block; by default
-            the numbered parts of the module, such as ``layers.3``, which are the residual blocks of most networks.
-        rest: the rule for the layers that a mapping does not name: ``"uniform"``, ``"equal"`` or ``"erk"``.
-        rescale: the closed form assumes that kept weights are rescaled, as `Masks.attach` does on request.
-        rounds, schedule: those of the closed form, by default 20 and ``"exponential"``, or of the method that is the
-            rule.
-        input_shape, inputs, output, init: what ``"ntk-sap"`` and ``"erk-logits"`` need to know, as in `prune`.
-        include, exclude: what is prunable, see `Net`.
-        settings: for a method as the rule, the other keywords of `prune`.
-
-    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
-    >>> print(allocate(model, 0.75, "erk"))
-    layer     shape  kept/total  density
-    ────────────────────────────────────
-    0.weight   16×8      23/128   17.97%
-    2.weight   2×16       17/32   53.12%
-    ────────────────────────────────────
-    total                40/160   25.00%
-    """
-    chosen = {"include": include, "exclude": exclude}
-    shared: dict[str, Any] = {"input_shape": input_shape, "inputs": inputs, "output": output, "init": init, **chosen}
-    bounds: dict[str, Any] = {"floor": floor, "block_floor": block_floor, "blocks": blocks}
-    if _is_method(rule):
-        assert isinstance(rule, str)
-        if sparsity is None:
-            raise InputError(f"the counts of {rule} need a sparsity")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CollapseWarning)  # the floor takes care of that
-            masks = prune(model, sparsity, rule, rounds=rounds, schedule=schedule, **shared, **settings)
-        counted = {name: int(mask.sum()) for name, mask in masks.prunable.items()}
-        shapes = {name: tuple(mask.shape) for name, mask in masks.prunable.items()}
-        return allocation_of(shapes, density_of(sparsity), counted, info={"rule": rule}, **bounds)
-    if settings:
-        raise InputError(f"{', '.join(settings)}: only a rule that is a method takes such settings, not {rule!r}")
-    how: dict[str, Any] = {"rescale": rescale, "rounds": rounds or 20, "schedule": schedule or "exponential"}
-    return allocation_for(model, sparsity, rule, rest=rest, **how, **bounds, **shared)
 
 
 def prune(
@@ -257,26 +186,16 @@ def prune(
     ranks = Ranks(group)
     ranks.agree("weights", sha256_of(net.weights) if group else "")
     if allocation is not None and not isinstance(allocation, Allocation):
-        more: dict[str, Any] = {}
-        if _is_method(allocation):
-            more = {"data": data, "seed": seed, "loss": loss, "group": group}
-        elif allocation == chosen.allocation:
-            more = {"rounds": rounds, "schedule": schedule}
+        same: dict[str, Any] = {"input_shape": input_shape, "inputs": inputs, "output": output, "init": init}
+        same |= {"include": include, "exclude": exclude, "floor": floor or 1}
         with explained(net, Probe.of(net, input_shape=input_shape, inputs=inputs)):
-            allocation = allocate(
-                model,
-                sparsity,
-                allocation,
-                floor=floor or 1,
-                rescale=how != "none",
-                input_shape=input_shape,
-                inputs=inputs,
-                output=output,
-                init=init,
-                include=include,
-                exclude=exclude,
-                **more,
-            )
+            if is_method(allocation):
+                same |= {"data": data, "seed": seed, "loss": loss, "group": group}
+                allocation = allocation_by_method(model, sparsity, allocation, **same)
+            else:
+                if allocation == chosen.allocation:
+                    same |= {"rounds": rounds, "schedule": schedule}
+                allocation = allocation_for(model, sparsity, allocation, rescale=how != "none", **same)
     selector = selector_for(
         model,
         net,
@@ -327,5 +246,21 @@ def prune(
     return masks
 
 
-def _is_method(rule: Rule) -> bool:
-    return isinstance(rule, str) and rule in METHODS and rule not in ALLOCATIONS
+def allocation_by_method(
+    model: nn.Module,
+    sparsity: float,
+    method: str,
+    *,
+    floor: Floor = 1,
+    block_floor: Floor = 0,
+    blocks: Sequence[str] | None = None,
+    **settings: Any,
+) -> Allocation:
+    """Return how many weights each layer keeps in the masks of a method, or the least if that is more."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)  # the floor takes care of that
+        masks = prune(model, sparsity, method, **settings)
+    counted = {name: int(mask.sum()) for name, mask in masks.prunable.items()}
+    shapes = {name: tuple(mask.shape) for name, mask in masks.prunable.items()}
+    bounds: dict[str, Any] = {"floor": floor, "block_floor": block_floor, "blocks": blocks}
+    return allocation_of(shapes, density_of(sparsity), counted, info={"rule": method}, **bounds)

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import TypeVar
 
-from ntksap._allocate import ALLOCATIONS, Rule
 from ntksap._base import InputError, unknown
+from ntksap._prune.rules import ALLOCATIONS, Rule
 from ntksap.compaction import check_budget
 from ntksap.methods import METHODS, Method
 from ntksap.pruning import CHANNEL, PLACES, Floor, pattern_named, rescale_named

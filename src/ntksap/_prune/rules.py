@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,11 @@ def shapes_of(model: nn.Module, include: Selectors = None, exclude: Selectors = 
     return {name: tuple(parameters[name].shape) for name in prunable_names(unwrap(model), include, exclude)}
 
 
+def is_method(rule: Rule) -> TypeGuard[str]:
+    """Whether a rule stands for the counts of a method's masks."""
+    return isinstance(rule, str) and rule in METHODS and rule not in ALLOCATIONS
+
+
 def allocation_for(
     model: nn.Module,
     sparsity: float | None,
@@ -71,8 +76,8 @@ def allocation_for(
     blocks: Sequence[str] | None = None,
     rest: str = "uniform",
     rescale: bool = False,
-    rounds: int = 20,
-    schedule: str = "exponential",
+    rounds: int | None = None,
+    schedule: str | None = None,
     input_shape: Sequence[int] | None = None,
     inputs: MakeInputs | None = None,
     output: Callable[[Any], Tensor] | None = None,
@@ -104,6 +109,7 @@ def allocation_for(
         known = init in ("kaiming_normal", kaiming_normal)  # then no weight need be drawn, or held
         least = {name: floor_of(floor, math.prod(shape)) / max(1, math.prod(shape)) for name, shape in layers.items()}
         least = {name: least[parts_of(name, view)[0]] for name, view in views.items()}
+        rounds, schedule = rounds or 20, schedule or "exponential"
         falls = schedule_named(schedule)
         with torch.inference_mode(False), torch.enable_grad():
             bare = shell(model, shapes if known else ())
