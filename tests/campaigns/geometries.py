@@ -117,7 +117,7 @@ def tiles(case: Case) -> Pairs:
     """The kernels of `ntksap.net.kernels.winograd`."""
     padding = case.pair("padding", range(3))
     size = [max(1, 3 - 2 * pad) + case.draw(f"size_{i}", range(18)) for i, pad in enumerate(padding)]
-    channels, outputs = (16 * case.draw(name, range(1, 7)) for name in ("channels", "outputs"))
+    channels, outputs = (case.draw(name, range(1, 97)) for name in ("channels", "outputs"))
     x = case.tensor(case.draw("images", range(1, 10)), channels, *size)
     weight = case.tensor(outputs, channels, 3, 3)
     twin_x, twin_weight = exact(x, weight)

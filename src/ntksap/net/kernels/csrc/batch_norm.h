@@ -123,8 +123,30 @@ int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, con
 }
 
 /* The same for rows (N * places, C), that is channels last: each thread takes some rows, and sums are put together in
-   double.                                                                                                            */
-#define BLOCK 64 /* rows whose sums are taken in REAL */
+   double. Where channels do not fill the vectors, several rows are taken as one, of which each channel is a part several
+   times.                                                                                                             */
+#define BLOCK 64    /* rows whose sums are taken in REAL */
+#define WIDEST 1024 /* numbers in rows that are taken as one: with many channels, a vector that is not full hardly counts */
+
+/* How many rows are taken as one. */
+static int64_t N(together)(int64_t rows, int64_t channels)
+{
+    int64_t times = 1;
+    while (times * channels % LANES) times *= 2;
+    return rows % times || times * channels > WIDEST ? 1 : times;
+}
+
+static void N(repeat)(REAL *to, const REAL *from, int64_t channels, int64_t times)
+{
+    for (int64_t j = 0; j < times; j++) memmove(to + j * channels, from, channels * sizeof(REAL));
+}
+
+/* Sums (2, times, channels) of the parts into those of the channels, which are the first of each line. */
+static void N(fold)(double *sums, int64_t channels, int64_t times)
+{
+    for (int64_t line = 0; line < 2; line++, sums += times * channels)
+        for (int64_t j = channels; j < times * channels; j++) sums[j % channels] += sums[j];
+}
 
 /* first += sum of a - shift, second += sum of (a - shift) * (b - other), for each channel */
 static void N(sums_last)(const REAL *a, const REAL *shift, const REAL *b, const REAL *other, int64_t rows, int64_t channels,
@@ -190,20 +212,25 @@ static void N(affine_last)(REAL *to, const REAL *a, const REAL *x, const REAL *b
 int N(batch_norm_last)(int64_t rows, int64_t channels, const REAL *x, REAL *y, const REAL *scale, const REAL *shift, double eps,
                        REAL *mean, REAL *variance, REAL *r, int64_t threads)
 {
-    double *sums = malloc(2 * (threads + 1) * channels * sizeof(double));
-    REAL *k = malloc(2 * channels * sizeof(REAL));
+    const int64_t times = N(together)(rows, channels), wide = times * channels;
+    double *sums = malloc(2 * (threads + 1) * wide * sizeof(double));
+    REAL *k = malloc(2 * wide * sizeof(REAL)), *plus = k + wide;
     const int failed = !sums || !k;
     if (!failed) {
-        N(all_sums_last)(x, x, x, x, rows, channels, sums, sums + 2 * channels, threads); /* from the first row */
+        N(repeat)(k, x, channels, times); /* sums start from the first row */
+        N(all_sums_last)(x, k, x, k, rows / times, wide, sums, sums + 2 * wide, threads);
+        N(fold)(sums, channels, times);
         for (int64_t c = 0; c < channels; c++) {
-            const double off = sums[c] / rows, var = sums[channels + c] / rows - off * off;
+            const double off = sums[c] / rows, var = sums[wide + c] / rows - off * off;
             mean[c] = x[c] + off;
             variance[c] = var > 0 || var != var ? var : 0;
             r[c] = 1 / __builtin_sqrt(variance[c] + eps);
             k[c] = (scale ? scale[c] : 1) * r[c];
-            k[channels + c] = (shift ? shift[c] : 0) - mean[c] * k[c];
+            plus[c] = (shift ? shift[c] : 0) - mean[c] * k[c];
         }
-        if (y) N(affine_last)(y, k, x, 0, 0, k + channels, rows, channels, threads);
+        N(repeat)(k, k, channels, times);
+        N(repeat)(plus, plus, channels, times);
+        if (y) N(affine_last)(y, k, x, 0, 0, plus, rows / times, wide, threads);
     }
     free(sums);
     free(k);
@@ -213,21 +240,27 @@ int N(batch_norm_last)(int64_t rows, int64_t channels, const REAL *x, REAL *y, c
 int N(batch_norm_last_backward)(int64_t rows, int64_t channels, const REAL *x, const REAL *g, const REAL *scale, const REAL *mean,
                                 const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift, int64_t threads)
 {
-    double *sums = malloc(2 * (threads + 1) * channels * sizeof(double));
-    REAL *k = malloc(3 * channels * sizeof(REAL));
+    const int64_t times = N(together)(rows, channels), wide = times * channels;
+    double *sums = malloc(2 * (threads + 1) * wide * sizeof(double));
+    REAL *k = malloc(3 * wide * sizeof(REAL)), *slope = k + wide, *plus = slope + wide;
     const int failed = !sums || !k;
     if (!failed) {
-        N(all_sums_last)(g, 0, x, mean, rows, channels, sums, sums + 2 * channels, threads);
+        N(repeat)(k, mean, channels, times);
+        N(all_sums_last)(g, 0, x, k, rows / times, wide, sums, sums + 2 * wide, threads);
+        N(fold)(sums, channels, times);
         for (int64_t c = 0; c < channels; c++) {
-            const double times = (scale ? scale[c] : 1) * (double)r[c];
+            const double by = (scale ? scale[c] : 1) * (double)r[c];
             by_shift[c] = sums[c];
-            by_scale[c] = sums[channels + c] * r[c];
-            const double slope = -times * by_scale[c] / rows * r[c];
-            k[c] = times;
-            k[channels + c] = slope;
-            k[2 * channels + c] = -times * sums[c] / rows - slope * mean[c];
+            by_scale[c] = sums[wide + c] * r[c];
+            const double steep = -by * by_scale[c] / rows * r[c];
+            k[c] = by;
+            slope[c] = steep;
+            plus[c] = -by * sums[c] / rows - steep * mean[c];
         }
-        N(affine_last)(by_x, k, g, k + channels, x, k + 2 * channels, rows, channels, threads);
+        N(repeat)(k, k, channels, times);
+        N(repeat)(slope, slope, channels, times);
+        N(repeat)(plus, plus, channels, times);
+        N(affine_last)(by_x, k, g, slope, x, plus, rows / times, wide, threads);
     }
     free(sums);
     free(k);
@@ -327,6 +360,7 @@ int N(batch_norm_twice)(int64_t rows, int64_t channels, const REAL *v, const REA
 }
 
 #undef BLOCK
+#undef WIDEST
 #undef EACH_PART
 #undef VEC
 #undef LANES

@@ -15,6 +15,10 @@
 #define JOIN(name, type) JOIN_(name, type)
 #define N(name) JOIN(name, REAL)
 
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
 #ifdef __AVX512F__
 #define BYTES 64 /* of a vector */
 #else
