@@ -56,7 +56,7 @@ def draw(rooms: list[str]) -> Figure:
     for row, title in ((1, "ntksap: torch, numpy, safetensors"), (0, "ntksap[lab]")):
         axes.text(0.15, 1.27 + 1.45 * row, title, fontsize=11, color="#555555")
     for room in rooms:
-        for other in imports(room) & set(rooms):
+        for other in sorted(imports(room) & set(rooms)):
             if other not in EVERYBODY:
                 (x, y), (to_x, to_y) = at[room], at[other]
                 bend = 0.25 if y == to_y else 0.05
