@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ntksap
 from ntksap.methods import layer_densities, moments
@@ -303,3 +304,26 @@ def test_a_tensor_that_a_module_merely_holds_is_no_computed_weight():
         model[0].table = torch.ones(1)
         plans.append(ntksap.allocate(model, 0.5, "ntk-sap", input_shape=(8,)))
     assert dict(plans[0]) == dict(plans[1])
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor with values that any function returns."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not result.is_meta and 0 not in result.stride():
+            self.size = max(self.size, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("name", ["resnet20", "vgg16-bn"])
+def test_one_channel_stands_for_all(name):
+    model = ntksap.models.build(name, seed=0)
+    net = Net(shell(model, [name for name, p in model.named_parameters() if p.dim() > 1]), device="cpu")
+    with module_rules(net._skeleton):
+        scores = scores_of(net, Probe.of(net, input_shape=(3, 32, 32)))
+        with Largest() as largest:
+            scores(np.ones(len(net.prunable)))
+    assert largest.size == 4 * 32 * 32  # the four fields of one channel, nowhere more

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ntksap.methods.moments.linear import add, mul
 from ntksap.methods.moments.table import moments_of, rule
-from ntksap.methods.moments.uniform import thin, thinned, widened
+from ntksap.methods.moments.uniform import thinned, widened
 from ntksap.methods.moments.value import Moments
 
 
@@ -33,7 +33,7 @@ def batch_norm(
     zero = torch.zeros_like(scale)
     shape = [1, -1] + [1] * (len(full) - 2)
     if weight is not None:  # it has the shape of the scale: one product for both
-        scale = scale * thin(moments_of(weight).square.view(shape))
+        scale = scale * thinned(moments_of(weight).each(lambda field: field.view(shape))).square
     normal = Moments(x.variance * scale, zero, x.tangent * scale, x.tangent_cross * scale, zero)
     return _affine(widened(normal, full), None, bias, shape)
 

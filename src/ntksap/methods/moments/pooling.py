@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ntksap.methods.moments.linear import add
 from ntksap.methods.moments.table import moments_of, rule
+from ntksap.methods.moments.uniform import thin, widened
 from ntksap.methods.moments.value import Moments
 
 
@@ -98,24 +99,40 @@ def interpolate(
     x: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any, **kwargs: Any
 ) -> Moments:
     """Exact for the nearest entry; between entries, neighbours are treated as equal, so approximate."""
-    return x.each(lambda field: functional.interpolate(field, size, scale_factor, mode, *args, **kwargs))
+    dims = len(x.shape) - 2
+    return _by_channel(
+        dims, x, lambda one: one.each(lambda f: functional.interpolate(f, size, scale_factor, mode, *args, **kwargs))
+    )
+
+
+def _by_channel(dims: int, x: Moments, pool: Callable[[Moments], Moments]) -> Moments:
+    """Return ``pool(x)``, which changes the last ``dims`` dimensions, computed once for channels that are alike."""
+    y = pool(x.each(lambda field: thin(field, range(field.dim() - dims))))
+    return widened(y, torch.Size((*x.shape[:-dims], *y.square.shape[-dims:])))
+
+
+def _dims(function: Callable[..., Tensor]) -> int:
+    return int(function.__name__[-2])  # as in avg_pool2d
 
 
 def _windows(function: Callable[..., Tensor], x: Moments, kernel_size: Any, *args: Any, **kwargs: Any) -> Moments:
-    dims = int(function.__name__[-2])
+    dims = _dims(function)
     count = kernel_size**dims if isinstance(kernel_size, int) else math.prod(kernel_size)
-    return average(x, lambda field: function(field, kernel_size, *args, **kwargs), count)
+    return _by_channel(dims, x, lambda one: average(one, lambda f: function(f, kernel_size, *args, **kwargs), count))
 
 
 def _adaptive(function: Callable[..., Tensor], x: Moments, output_size: Any) -> Moments:
-    y = function(x.mean, output_size)
-    return average(x, lambda field: function(field, output_size), max(1.0, x.mean.numel() / y.numel()))
+    def pool(one: Moments) -> Moments:
+        count = one.mean.numel() / function(one.mean, output_size).numel()
+        return average(one, lambda field: function(field, output_size), max(1.0, count))
+
+    return _by_channel(_dims(function), x, pool)
 
 
 def _adaptive_maximum(
     function: Callable[..., Tensor], x: Moments, output_size: Any, return_indices: bool = False
 ) -> Moments:
-    return x.each(lambda field: function(field, output_size))
+    return _by_channel(_dims(function), x, lambda one: one.each(lambda field: function(field, output_size)))
 
 
 def _maximum(
@@ -129,7 +146,11 @@ def _maximum(
     return_indices: bool = False,
 ) -> Moments:
     """One entry of each window passes; all have the same chance. Approximate: the entry that passes is a large one."""
-    return x.each(lambda f: function(f, kernel_size, stride, padding, ceil_mode, count_include_pad=False))
+
+    def pooled(field: Tensor) -> Tensor:
+        return function(field, kernel_size, stride, padding, ceil_mode, count_include_pad=False)
+
+    return _by_channel(_dims(function), x, lambda one: one.each(pooled))
 
 
 def _maximum_1d(
@@ -146,11 +167,11 @@ def _one(value: Any) -> int:
     return int(value if isinstance(value, int) else value[0])
 
 
-for _dims in (1, 2, 3):
+for _count in (1, 2, 3):
     for _prefix, _pool in (("avg_pool", _windows), ("adaptive_avg_pool", _adaptive)):
-        _name = f"{_prefix}{_dims}d"
+        _name = f"{_prefix}{_count}d"
         rule(_name)(partial(_pool, getattr(functional, _name)))
-    rule(f"adaptive_max_pool{_dims}d")(partial(_adaptive_maximum, getattr(functional, f"adaptive_avg_pool{_dims}d")))
+    rule(f"adaptive_max_pool{_count}d")(partial(_adaptive_maximum, getattr(functional, f"adaptive_avg_pool{_count}d")))
 rule("max_pool1d")(_maximum_1d)
 rule("max_pool2d")(partial(_maximum, functional.avg_pool2d))
 rule("max_pool3d")(partial(_maximum, functional.avg_pool3d))
