@@ -128,10 +128,11 @@ def test_running_statistics_move_as_torch_moves_them(momentum):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("channels", "threads"), [(3, 1), (8, 2), (21, 3)])
-def test_batch_norm_and_its_derivatives_are_those_of_torch(layout, channels, threads):
+@pytest.mark.parametrize("images", [4, 5])  # places in multiples of a vector, and not
+@pytest.mark.parametrize(("channels", "threads"), [(3, 1), (8, 2), (21, 3), (130, 2)])
+def test_batch_norm_and_its_derivatives_are_those_of_torch(layout, images, channels, threads):
     torch.manual_seed(0)
-    x = (torch.randn(5, channels, 7, 6, dtype=torch.float64) * 3 + 1).to(memory_format=layout).requires_grad_()
+    x = (torch.randn(images, channels, 7, 6, dtype=torch.float64) * 3 + 1).to(memory_format=layout).requires_grad_()
     norm, g, before = nn.BatchNorm2d(channels).double().train(), torch.randn(x.shape).double(), torch.get_num_threads()
     nn.init.normal_(norm.weight)
     expected = norm(x)
