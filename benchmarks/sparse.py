@@ -66,6 +66,12 @@ def resnet50() -> tuple[nn.Module, ntksap.Masks, Tensor]:
     return model, ntksap.prune(model, 0.982, "random"), torch.randn(4, 3, 224, 224)
 
 
+def thin() -> tuple[nn.Module, ntksap.Masks, Tensor]:
+    """A network whose layers have 12, 24 and 48 channels, in the layout that is best for dense kernels."""
+    model = ntksap.models.build("resnet20-w12", seed=0).to(memory_format=torch.channels_last)
+    return model, ntksap.Masks({}), torch.randn(64, 3, 32, 32).to(memory_format=torch.channels_last)
+
+
 JOBS: dict[str, tuple[str, str, Callable[[], tuple[nn.Module, ntksap.Masks, Tensor]], bool]] = {
     "linear-90": ("linear 1024 → 4096 at 90 %, batch 256", "≥ 2×", lambda: linear(0.9), False),
     "linear-98": ("linear 1024 → 4096 at 98 %, batch 256", "≥ 6×", lambda: linear(0.98), False),
@@ -76,6 +82,8 @@ JOBS: dict[str, tuple[str, str, Callable[[], tuple[nn.Module, ntksap.Masks, Tens
     "resnet20-1": ("ResNet-20 at 90 %, batch 1", "≥ 1×", lambda: resnet20(1), False),
     "resnet20-64": ("ResNet-20 at 90 %, batch 64", "≥ 1.6×", lambda: resnet20(64), False),
     "resnet20-64-train": ("the same, training", "", lambda: resnet20(64), True),
+    "thin": ("dense ResNet-20 of width 12, batch 64", "", thin, False),
+    "thin-train": ("the same, training", "", thin, True),
     "resnet50": ("ResNet-50 at 98.2 %, 224×224, batch 4", "≥ 2×", resnet50, False),
 }
 """Name → title, target, (model, masks, inputs), whether to train."""
