@@ -5,12 +5,6 @@ the seconds are processor time, with two they are wall-clock time; the least of 
 choose is measured beforehand, in this process, and not remembered from earlier ones.
 """
 
-import os
-
-from ntksap.cli import WAITING
-
-os.environ |= WAITING  # as commands do, before torch is imported
-
 import argparse
 import gc
 import statistics
@@ -24,8 +18,7 @@ from torch import Tensor, nn
 
 import ntksap
 from benchmarks.harness import circumstances
-from ntksap._base.files import write_json
-from ntksap._base.machine import keep_memory
+from ntksap._base import keep_memory, share_cores, write_json
 from ntksap.net.kernels import memory
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "sparse.json"
@@ -142,6 +135,7 @@ def main() -> None:
     if unknown := [name for name in given.jobs if name not in JOBS]:
         parser.error(f"unknown job {unknown[0]!r}; known: {', '.join(JOBS)}")
     keep_memory()
+    share_cores()  # as commands do
     memory.memory_file = lambda: None  # type: ignore[assignment]
     found = {}
     print("| pruned model | target | threads | torch ms | `sparse_kernels` ms | ratio |\n|---|---|---|---|---|---|")

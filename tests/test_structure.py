@@ -1,6 +1,7 @@
 """The plan of the house: rooms import to their left, by what the front door of a room offers."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -115,3 +116,13 @@ def test_no_file_names_a_machine():
     for name in files:
         if (ROOT / name).is_file():
             assert not pattern.search((ROOT / name).read_bytes()), f"{name} holds an absolute path"
+
+
+SCRIPTS = sorted(path for folder in ("benchmarks", "studies") for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_script_beside_the_package_imports_of_it_exists(path):
+    for module, name in imports(path):
+        found = importlib.import_module(module)
+        assert not name or hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}"), f"{module}.{name}"
