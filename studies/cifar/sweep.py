@@ -7,8 +7,9 @@ single weights, patterns and whole channels with the thin network, at half and a
     python -m studies.cifar.sweep methods DATA OUT --pack  # keeps the results of finished runs in docs/results
     python -m studies.cifar.sweep methods --table          # prints them
 
-DATA is the folder that holds CIFAR-10. A run that was interrupted resumes. Each run uses all cores that it may; several
-sweeps on one machine should each have a core and an OUT of their own (``taskset -c 0``).
+DATA is the folder that holds CIFAR-10. A run that was interrupted resumes; one whose result was kept is finished. Each
+run uses all cores that it may; several sweeps on one machine should each have a core and an OUT of their own
+(``taskset -c 0``).
 """
 
 import argparse
@@ -64,18 +65,42 @@ def whole(arguments: list[str], data: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "ntksap", "compare", *where, "--model", "resnet20", "--recipe", "quick", *arguments]
 
 
+FILES = {"result.json": ".json", "timings.json": ".timings.json", "masks.safetensors": ".masks.safetensors"}
+"""What is kept of a finished run, {file in its folder: how the copy's name ends}; masks only until it is timed."""
+
+
 def pack(sweep: str, out: Path) -> None:
     """Keep the results of finished runs, and what was measured of them."""
     PACKED[sweep].mkdir(exist_ok=True)
-    for what, kept in (("result", ".json"), ("timings", ".timings.json")):
-        for file in sorted(out.glob(f"runs/*/{what}.json")):
-            (PACKED[sweep] / f"{file.parent.name}{kept}").write_bytes(file.read_bytes())
+    for folder in {file.parent for file in out.glob("runs/*/result.json")}:
+        timed = sweep != "gain" or (folder / "timings.json").exists()
+        for name, ending in FILES.items():
+            copy = PACKED[sweep] / f"{folder.name}{ending}"
+            if name == "masks.safetensors" and timed:
+                copy.unlink(missing_ok=True)
+            elif (folder / name).exists():
+                copy.write_bytes((folder / name).read_bytes())
+
+
+def unpack(sweep: str, out: Path) -> None:
+    """Put what was kept where the commands look for it, so that no finished run is carried out again."""
+    for result in _results(sweep):
+        folder = out / "runs" / result.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, ending in FILES.items():
+            copy = result.with_name(f"{result.stem}{ending}")
+            if copy.exists() and not (folder / name).exists():
+                (folder / name).write_bytes(copy.read_bytes())
+
+
+def _results(sweep: str) -> list[Path]:
+    return sorted(set(PACKED[sweep].glob("*.json")) - set(PACKED[sweep].glob("*.timings.json")))
 
 
 def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, Any]]]]:
     """Return the results that were kept, {(epochs, sparsity): {way: runs}}; what was timed of a run is ``timings``."""
     cases: dict[tuple[int, float], dict[str, list[dict[str, Any]]]] = {}
-    for file in sorted(set(PACKED[sweep].glob("*.json")) - set(PACKED[sweep].glob("*.timings.json"))):
+    for file in _results(sweep):
         run = json.loads(file.read_text())
         timings = file.with_suffix(".timings.json")
         run["timings"] = json.loads(timings.read_text()) if timings.exists() else {}
@@ -128,6 +153,7 @@ def main() -> int:
     elif given.list:
         print("\n".join(map(shlex.join, every)))
     else:
+        unpack(given.sweep, given.out)
         return max(subprocess.run(command).returncode for command in every)
     return 0
 
