@@ -175,7 +175,9 @@ def test_gradients_that_are_not_finite_do_not_reach_pruned_weights():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_pruned_weights_of_every_type_and_layout_are_zero_whatever_they_were(dtype, layout):
+@pytest.mark.parametrize("few", [0, 2**20])
+def test_pruned_weights_of_every_type_and_layout_are_zero_whatever_they_were(dtype, layout, few, monkeypatch):
+    monkeypatch.setattr("ntksap.pruning.attach._FEW", few)  # small layers and large ones
     module = nn.Conv2d(4, 8, 3, dtype=dtype).to(memory_format=layout)
     masks = random_masks(module)
     with torch.no_grad():
@@ -185,6 +187,10 @@ def test_pruned_weights_of_every_type_and_layout_are_zero_whatever_they_were(dty
     masks.attach(module)
     assert torch.equal(module.weight, before.masked_fill(~masks["weight"], 0))
     assert not module.weight[~masks["weight"]].signbit().any()
+    (gradient,) = torch.autograd.grad(module.weight.sum(), module.weight)
+    assert torch.equal(gradient, masks["weight"].to(dtype))
+    module.weight.sum().backward(torch.tensor(float("nan"), dtype=dtype))
+    assert torch.equal(module.weight.grad.isnan(), masks["weight"])
 
 
 def test_a_gradient_in_a_graph_is_masked_and_keeps_its_derivative():

@@ -106,9 +106,9 @@ class Attachment:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         for name, pruned in self._pruned.items():
             parameter = parameters[name]
-            _hold(parameter, pruned).zero_weights(parameter)
-            if parameter.grad is not None:
-                _zero(local_part(parameter.grad), local_mask(pruned, parameter))
+            hold = _hold(parameter, pruned)
+            hold.zero_weights(parameter)
+            hold.zero_gradient(parameter)
         for name, cleared in self._cleared.items():
             buffer = module.get_buffer(name)
             buffer.masked_fill_(cleared.to(buffer.device), 0)
@@ -119,33 +119,57 @@ class _Hold:
 
     def __init__(self, parameter: nn.Parameter, pruned: Tensor) -> None:
         self.parameter = parameter
-        self.pruned = pruned.to(parameter.device)
-        self.local = local_mask(self.pruned, parameter)
+        self.pruned = pruned
+        self.local = local_mask(pruned, parameter)
+        self.bits: Tensor | None = None
         self.handle: RemovableHandle | None = None
         self.record: Callable[[Tensor], None] | None = None
         if is_sharded(parameter):
-            self.handle = parameter.register_post_accumulate_grad_hook(self.zero_local)
+            self.handle = parameter.register_post_accumulate_grad_hook(self.zero_gradient)
         elif parameter.requires_grad:
-            self.handle = parameter.register_hook(self.zero)
+            self.handle = parameter.register_hook(self.zeroed)
 
-    def zero(self, gradient: Tensor) -> Tensor:
+    def zeroed(self, gradient: Tensor) -> Tensor:
+        """Return a gradient, of a parameter that is not sharded, with zeros for pruned weights."""
         if self.record is not None:
             self.record(gradient)
-        if self.pruned.device != gradient.device:
-            self.pruned = self.pruned.to(gradient.device)
-        gradient = gradient.clone()
-        _zero(gradient, self.pruned)
-        return gradient
+        integer = _integer_of(gradient)
+        if integer is None:
+            return gradient.masked_fill(self._local_on(gradient.device), 0)
+        return (gradient.view(integer) & self._bits_as(integer)).view(gradient.dtype)
 
-    def zero_local(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        _zero(local_part(parameter.grad), self.local)
+    def zero_gradient(self, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            self._zero(local_part(parameter.grad))
 
     def zero_weights(self, parameter: Tensor) -> None:
-        weights = local_part(parameter)
-        if self.local.device != weights.device:
-            self.local = self.local.to(weights.device)
-        _zero(weights, self.local)
+        self._zero(local_part(parameter))
+
+    def _zero(self, values: Tensor) -> None:
+        """Set values to zero where weights are pruned, whatever they are: NaN times zero would be NaN."""
+        integer = _integer_of(values)
+        if integer is None:
+            values.masked_fill_(self._local_on(values.device), 0)
+        else:
+            values.view(integer).bitwise_and_(self._bits_as(integer))
+
+    def _local_on(self, device: torch.device) -> Tensor:
+        if self.local.device != device:
+            self.local = self.local.to(device)
+        return self.local
+
+    def _bits_as(self, integer: torch.dtype) -> Tensor:
+        """Return integers with all bits set where weights are kept, and none where they are pruned.
+
+        Those of a small layer are remembered as wide as the weights, which saves a conversion every time; those of a
+        large one would take too much memory.
+        """
+        if self.bits is None or self.bits.dtype != integer:
+            narrow = self._local_on(torch.device("cpu")).view(torch.int8) - 1
+            if narrow.numel() > _FEW:
+                return narrow
+            self.bits = narrow.to(integer)
+        return self.bits
 
     def __call__(self, memo: dict[int, Any]) -> nn.Parameter:
         copied: nn.Parameter = type(self.parameter).__deepcopy__(self.parameter, memo)
@@ -156,20 +180,20 @@ class _Hold:
         return type(None), ()  # a pickled parameter forgets its hooks, as is usual in torch
 
 
+_FEW = 2**20
+"""A layer with at most this many weights is small."""
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _zero(values: Tensor, pruned: Tensor) -> None:
-    """Set values to zero where ``pruned`` is True, whatever they are: NaN times zero would be NaN.
+def _integer_of(values: Tensor) -> torch.dtype | None:
+    """Return the integers as which the bits of these values can be cleared; None where they must be filled instead.
 
     On a CPU, torch fills under a mask one number at a time. It clears the bits of many integers at once, but has no
     derivative of that, so values that are part of a graph are filled.
     """
-    if values.is_cpu and values.grad_fn is None and values.is_floating_point() and values.itemsize in _INTEGERS:
-        kept = pruned.view(torch.int8) - 1  # all bits, or none
-        values.view(_INTEGERS[values.itemsize]).bitwise_and_(kept)
-    else:
-        values.masked_fill_(pruned, 0)
+    if values.is_cpu and values.grad_fn is None and values.is_floating_point():
+        return _INTEGERS.get(values.itemsize)
+    return None
 
 
 def _add_to(gradients: dict[str, Tensor], name: str, gradient: Tensor) -> None:

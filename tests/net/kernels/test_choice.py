@@ -190,6 +190,13 @@ def test_what_the_kernels_cannot_do_torch_does(fastest):
         assert not choices.ways
 
 
+def test_a_linear_layer_that_keeps_most_weights_stays_as_it_is():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    masks = {"0.weight": torch.arange(256).view(16, 16) < 200, "1.weight": torch.arange(256).view(16, 16) < 100}
+    with ntksap.sparse_kernels(model, masks):
+        assert [type(layer) is nn.Linear for layer in model] == [True, False]
+
+
 def test_a_copy_made_inside_the_block_has_weights_of_its_own(fastest):
     fastest("kept")
     (model, masks), x = pruned(), torch.randn(2, 3, 8, 8, dtype=torch.float64)

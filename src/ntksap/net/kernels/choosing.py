@@ -8,7 +8,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ntksap.net.kernels.attention import ChosenAttention, ChosenEncoderLayer
 from ntksap.net.kernels.choice import Choices, Chooser
-from ntksap.net.kernels.chosen import ChosenBatchNorm2d, ChosenConv2d, ChosenLinear, chosen_conv1d
+from ntksap.net.kernels.chosen import ChosenBatchNorm2d, ChosenConv2d, ChosenLinear, chosen_conv1d, few
 from ntksap.net.kernels.convolution import PlainConv2d
 from ntksap.net.kernels.geometry import geometry, thin
 from ntksap.net.kernels.layers import become
@@ -21,7 +21,8 @@ def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choice
     """Inside the block, each layer that has kernels here goes the way that is fastest, see `ntksap.net.kernels.choice`.
 
     What `native_layers` says about weights, gradients and second derivatives holds here too, also for linear layers and
-    attention. Convolutions choose between torch and dense kernels where they have no mask.
+    attention. Convolutions choose between torch and dense kernels where they have no mask; other layers that keep most
+    of their weights have nothing to choose, and stay as they are.
     """
     masks = {id(parameter): kept[name] for name, parameter in module.named_parameters() if name in kept}
     classes: dict[nn.Module, type[nn.Module]] = {}
@@ -31,7 +32,7 @@ def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choice
         if other is None:
             continue
         own = [masks[id(p)] for p in _weights(layer) if id(p) in masks]
-        if own or other in _DENSE:
+        if other in _DENSE or any(map(few, own)):
             classes[layer] = other
             if other is not PlainConv2d:
                 chooser = Chooser(name or type(layer).__name__, _kind(layer), own, choices)

@@ -158,10 +158,11 @@ def chosen_linear(
     def by_kept(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return sparse_linear(x, weight, bias, kept, turned=turned)
 
-    return fastest(chooser, {TORCH: by_torch, KEPT: by_kept}, lambda: (KEPT,) if _few(kept) else (), x, weight, bias)
+    return fastest(chooser, {TORCH: by_torch, KEPT: by_kept}, lambda: (KEPT,) if few(kept) else (), x, weight, bias)
 
 
-def _few(kept: Tensor) -> bool:
+def few(kept: Tensor) -> bool:
+    """Return whether a linear layer with this mask has so few weights that kernels for kept weights may be faster."""
     return kept.numel() < MOST and density_of(kept).kept <= MANY * kept.numel()
 
 
