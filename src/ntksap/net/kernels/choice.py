@@ -66,8 +66,8 @@ class Chooser:
     def __init__(self, name: str, kind: str, kept: Sequence[Tensor], choices: Choices) -> None:
         self._name, self._kind, self._kept, self._choices = name, kind, kept, choices
         self._known: dict[tuple[object, ...], str] = {}
-        self._left: dict[torch.Size, tuple[int, ...]] = {}
-        """{shape: strides} of inputs that were left to torch when no derivatives were asked for."""
+        self._left: dict[object, tuple[int, ...]] = {}
+        """{shape, and which derivatives if any were asked for: strides} of inputs that were left to torch."""
 
     def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
         """Return whether torch is known to be fastest for inputs like x, and nothing records what is done to them.
@@ -76,9 +76,8 @@ class Chooser:
         """
         if type(x) is not Tensor or _tracing_state() is not None or is_compiling():
             return False
-        if not torch.is_grad_enabled():  # small models are evaluated in microseconds, so no key is made here
-            return self._left.get(x.shape) == x.stride()
-        return self._known.get(_key(x, learning(x, weight))) == TORCH
+        like = (x.shape, x.requires_grad, weight.requires_grad) if torch.is_grad_enabled() else x.shape
+        return self._left.get(like) == x.stride()
 
     def way(self, x: Tensor, learns: tuple[bool, ...], ways: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
         """Return the way to go for inputs like x (N, …).
@@ -90,8 +89,8 @@ class Chooser:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._decide(_situation(x, learns), ways())
-            if found == TORCH and not any(learns):
-                self._left[x.shape] = x.stride()
+            if found == TORCH:
+                self._left[(x.shape, *learns) if torch.is_grad_enabled() else x.shape] = x.stride()
         return found
 
     def _decide(self, situation: str, ways: Mapping[str, Callable[[], object]]) -> str:
