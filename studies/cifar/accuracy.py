@@ -21,7 +21,6 @@ from torch import nn
 import ntksap
 from ntksap._base import global_seed
 from ntksap.data import Dataset, load, pruning_batches
-from ntksap.runs.measuring import compared
 from ntksap.training import TrainState, load_recipe, train
 from studies.cifar.vit import LAYERS, WIDTH, ViT
 from studies.grid import Grid, Run
@@ -63,8 +62,6 @@ GAIN: dict[str, dict[str, Any]] = {
 }
 """What is compared with the thin network for its savings: whole channels (they are cut out), single weights, 2:4."""
 SAVED = (0.75, 0.5)
-MEASURED = ("speedup_inference_1", "speedup_inference_64", "speedup_step_64", "bytes", "dense_bytes")
-"""At these sparsities, how many times as fast as the dense network in plain torch each is."""
 
 DENSE = ("dense", "thin", "shallow")
 """Networks without masks: the whole one, and ones with fewer channels or layers, with as many weights as are kept."""
@@ -143,9 +140,6 @@ class Study:
             facts |= {"kept": masks.kept, "total": masks.total, "empty": len(masks.collapsed)}
         else:
             facts |= {"kept": _weights(model), "total": _weights(model)}
-        if run["sparsity"] in SAVED:
-            timings = compared(copy.deepcopy(model), masks, build(run["model"], run["seed"]), SHAPE, 10)
-            facts |= {what: round(timings[what], 4) for what in MEASURED}
         recipe = load_recipe("quick", {"epochs": run["epochs"], **(VIT_RECIPE if run["model"] == "vit" else {})})
         data = first_images(self.data, VGG_IMAGES) if run["model"] == "vgg16-bn" else self.data
         *_, last = train(TrainState(model, recipe, masks=masks, seed=run["seed"]), data)
@@ -193,12 +187,10 @@ def table(found: Iterable[Run]) -> str:
 
 
 def _savings(title: str, runs: Iterable[Run]) -> Iterator[str]:
-    """A line for each way: accuracy, size, and how many times as fast as the dense network it is."""
-    speeds = MEASURED[:3]
-    yield from _heads(title, "accuracy", "weights", "multiply-adds", *(name[8:] for name in speeds))
+    """A line for each way: accuracy and size. `studies.gain.speed` measures how fast they are."""
+    yield from _heads(title, "accuracy", "weights", "multiply-adds")
     for way, those in _groups(runs, "way").items():
-        faster = (f"{statistics.median(run[name] for run in those):.2f}×" for name in speeds)
-        yield _line(way, _accuracy(those), f"{those[0]['kept']:,}", _work(those), *faster)
+        yield _line(way, _accuracy(those), f"{those[0]['kept']:,}", _work(those))
 
 
 def _allocations(title: str, runs: Iterable[Run]) -> Iterator[str]:

@@ -136,7 +136,7 @@ class _Hold:
         integer = _integer_of(gradient)
         if integer is None:
             return gradient.masked_fill(self._local_on(gradient.device), 0)
-        return (gradient.view(integer) & self._bits_as(integer)).view(gradient.dtype)
+        return (gradient.view(integer) & self._bits_like(gradient, integer)).view(gradient.dtype)
 
     def zero_gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
@@ -151,24 +151,24 @@ class _Hold:
         if integer is None:
             values.masked_fill_(self._local_on(values.device), 0)
         else:
-            values.view(integer).bitwise_and_(self._bits_as(integer))
+            values.view(integer).bitwise_and_(self._bits_like(values, integer))
 
     def _local_on(self, device: torch.device) -> Tensor:
         if self.local.device != device:
             self.local = self.local.to(device)
         return self.local
 
-    def _bits_as(self, integer: torch.dtype) -> Tensor:
+    def _bits_like(self, values: Tensor, integer: torch.dtype) -> Tensor:
         """Return integers with all bits set where weights are kept, and none where they are pruned.
 
-        Those of a small layer are remembered as wide as the weights, which saves a conversion every time; those of a
-        large one would take too much memory.
+        Those of a small layer are remembered as wide as the weights and laid out like them, which saves a conversion
+        every time; those of a large one would take too much memory.
         """
         if self.bits is None or self.bits.dtype != integer:
             narrow = self._local_on(torch.device("cpu")).view(torch.int8) - 1
             if narrow.numel() > _FEW:
                 return narrow
-            self.bits = narrow.to(integer)
+            self.bits = torch.empty_like(values, dtype=integer).copy_(narrow)
         return self.bits
 
     def __call__(self, memo: dict[int, Any]) -> nn.Parameter:

@@ -114,12 +114,14 @@ def compared(
 
 @contextmanager
 def _at_work(module: nn.Module, masks: Masks | None) -> Iterator[bool]:
-    """Attach masks and put them to work inside the block; yield whether images are best with channels last."""
+    """Attach masks and put them to work inside the block; yield whether channels are best last, as weights then are."""
     if masks is None:
         yield False
         return
     masks.attach(module)
     with sparse_kernels(module, masks) as most:
+        if not most:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         yield not most
 
 
