@@ -28,7 +28,7 @@ COSTS: dict[str, Cost] = {
     "weights (thousands)": lambda run: (run["kept"] or 0) / 1e3 or None,
     "time of a training step ÷ the dense network's": lambda run: _inverse(run["timings"].get("speedup_step_64")),
 }
-PANELS = {"methods": ([(5, 0.982)], list(COSTS)[:1]), "gain": ([(10, 0.75), (10, 0.5)], list(COSTS))}
+PANELS = {"methods": ([(5, 0.982)], list(COSTS)[:1]), "gain": ([(10, 0.0), (10, 0.75), (10, 0.5)], list(COSTS))}
 
 
 def figure(sweep: str) -> Figure:

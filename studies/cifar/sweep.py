@@ -113,6 +113,7 @@ def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, An
         way += ", one ranking" * ranked
         way += f", equal {run['budget']}" if run["method"] == "thin" else ""
         way += f", {run['pattern']}" if run["pattern"] else ""
+        way += ", random places" if run["pattern"] and run["places"] == "random" else ""
         ways.setdefault(way, []).append(run)
     return dict(sorted(cases.items()))
 
