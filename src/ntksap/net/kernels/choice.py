@@ -190,11 +190,11 @@ def _fastest(seconds: Mapping[str, float]) -> Choice:
 
 
 def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the least seconds of each way, timed in turn; one that is far behind is not timed again."""
+    """Return the least seconds of each way, timed in turn; one that is far behind twice is not timed again."""
     seconds = dict.fromkeys(ways, math.inf)
-    for work in ways.values():
-        work()  # traversals are made, memory is taken
     clutter = torch.zeros(CLUTTER)
+    for work in (clutter.zero_, *ways.values()):
+        work()  # traversals are made, memory is taken
     begin = time.perf_counter()
     # For one thread, its own processor time, whatever else the machine does; several threads wait for one another.
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
@@ -202,7 +202,7 @@ def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         if any(count >= least and time.perf_counter() - begin > passed for least, passed in ROUNDS.items()):
             break
         for way, work in ways.items():
-            if seconds[way] < math.inf and seconds[way] > 3 * min(seconds.values()):
+            if count > 1 and seconds[way] > 3 * min(seconds.values()):
                 continue
             clutter.add_(1)
             start = clock()

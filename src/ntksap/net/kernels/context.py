@@ -19,7 +19,7 @@ def sparse_kernels(
     """Inside the block, layers of a pruned module on the CPU multiply by their kept weights only, where that is faster.
 
     The first time that a layer meets inputs of some size, torch's kernels and those of this package are timed on them,
-    and the fastest does the work from then on, so nothing gets slower. The machine remembers what it found (see
+    and the fastest does the work from then on. The machine remembers what it found (see
     `ntksap.net.kernels.memory`). Convolutions, linear layers (also those of torch's attention and transformers) and
     BatchNorm2d take part. Values and gradients are those of torch up to the last bits.
 
