@@ -312,7 +312,7 @@ int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
-        REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *out = malloc(s->outputs * s->plane * sizeof(REAL));
+        REAL *planes = cleared((count * s->plane + s->slack) * sizeof(REAL)), *out = room(s->outputs * s->plane * sizeof(REAL));
         failed = !planes || !out;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < images; n += s->stack) {
@@ -349,8 +349,8 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
-        REAL *planes = calloc(count * s->plane + s->slack, sizeof(REAL)), *grads = calloc(s->outputs * s->grad, sizeof(REAL));
-        REAL *back = malloc(count * s->plane * sizeof(REAL));
+        REAL *planes = cleared((count * s->plane + s->slack) * sizeof(REAL)), *grads = cleared(s->outputs * s->grad * sizeof(REAL));
+        REAL *back = room(count * s->plane * sizeof(REAL));
         failed = !planes || !grads || !back;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < images; n += s->stack) {

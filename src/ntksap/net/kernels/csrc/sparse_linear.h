@@ -136,7 +136,7 @@ static inline __attribute__((always_inline)) void N(group)(const int size, const
 static inline __attribute__((always_inline)) void N(groups)(const int vecs, const Lists *l, int64_t from, int64_t to, const REAL *x,
                                                             const REAL *value, const REAL *bias, REAL *y, int64_t count)
 {
-    REAL out[(2 * MOST_ROWS + LANES) * MOST_VECTORS * LANES]; /* turned, until there are enough rows to turn back */
+    REAL out[(2 * MOST_ROWS + LANES) * MOST_VECTORS * LANES] __attribute__((aligned(LINE))); /* turned, until there are enough rows to turn back */
     const int64_t wide = vecs * LANES;
     int64_t held = 0, row = l->row[from];
     for (int64_t at = from; at < to; at++) {
@@ -168,7 +168,7 @@ int N(sparse_linear)(const Lists *l, int64_t count, const REAL *x, REAL *y, cons
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
-        REAL *turned = malloc(l->inputs * wide * sizeof(REAL));
+        REAL *turned = room(l->inputs * wide * sizeof(REAL));
         int64_t inside = -1;
         failed = !turned;
 #pragma omp for schedule(static)
@@ -245,7 +245,7 @@ int N(sparse_linear_by_value)(const Lists *l, int64_t count, const REAL *x, cons
     if (l->start[l->groups] * count < FEW_PRODUCTS) threads = 1;
     const int64_t most = 8 * LANES, vectors = (count + LANES - 1) / LANES, wide = vectors < 8 ? vectors * LANES : most;
     const int64_t squares = (l->inputs + LANES - 1) / LANES, bands = (l->groups + 15) / 16;
-    REAL *turned = malloc(l->inputs * wide * sizeof(REAL));
+    REAL *turned = room(l->inputs * wide * sizeof(REAL));
     int failed = !turned;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     for (int64_t n = 0; n < count && !failed; n += wide) {
@@ -257,7 +257,7 @@ int N(sparse_linear_by_value)(const Lists *l, int64_t count, const REAL *x, cons
         }
 #pragma omp for schedule(static)
         for (int64_t band = 0; band < bands; band++) {
-            REAL gradient[16 * MOST_ROWS * 8 * LANES];
+            REAL gradient[16 * MOST_ROWS * 8 * LANES] __attribute__((aligned(LINE)));
             const int64_t from = band * 16, to = from + 16 < l->groups ? from + 16 : l->groups;
             N(turn_in)(g + n * l->outputs + l->row[from], l->outputs, rows, l->row[to] - l->row[from], gradient, wide);
             for (int64_t at = from; at < to; at++) {
