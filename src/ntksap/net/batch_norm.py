@@ -23,7 +23,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
         if native_norm.suits(x):
-            y, mean, _, r = native_norm.normalised(x, weight, bias, eps)
+            y, mean, _, r, *_ = native_norm.normalised(x, weight, bias, eps)
         else:
             y, mean, r = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
         ctx.save_for_backward(x, weight, mean, r)
@@ -41,12 +41,12 @@ class _Backward(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, r: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(g, x, weight, mean, r)
         if native_norm.suits(x):
-            return native_norm.derivatives(g, x, weight, mean, r)[0]
+            by_x = native_norm.derivatives(native_norm.laid_out_like(x, g), x, weight, mean, r).by_x
+            assert by_x is not None
+            return by_x
         wanted = [True, False, False]
-        by_x: Tensor = torch.ops.aten.native_batch_norm_backward(g, x, weight, None, None, mean, r, True, eps, wanted)[
-            0
-        ]
-        return by_x
+        arguments = (g, x, weight, None, None, mean, r, True, eps, wanted)
+        return torch.ops.aten.native_batch_norm_backward(*arguments)[0]  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable

@@ -29,7 +29,7 @@ class PlainBatchNorm(_BatchNorm):
             return super().forward(x)
         affine = [p for p in (self.weight, self.bias) if p is not None]
         if self.training and not torch.is_grad_enabled() and x.numel() > x.shape[1] and _plain(x):
-            y, self.running_mean, variance, _ = native_norm.normalised(x, self.weight, self.bias, self.eps)
+            y, self.running_mean, variance, *_ = native_norm.normalised(x, self.weight, self.bias, self.eps)
             count = x.numel() // x.shape[1]
             self.running_var = variance * (count / (count - 1))
             return y

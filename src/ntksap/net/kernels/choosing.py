@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ntksap.net.kernels.attention import ChosenAttention, ChosenEncoderLayer
+from ntksap.net.kernels.chain import Chain
+from ntksap.net.kernels.chains import Link, follow
 from ntksap.net.kernels.choice import Choices, Chooser
 from ntksap.net.kernels.chosen import ChosenBatchNorm2d, ChosenConv2d, ChosenLinear, chosen_conv1d, few
 from ntksap.net.kernels.convolution import PlainConv2d
@@ -39,8 +41,20 @@ def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choice
                 attributes[layer] = {"chooser": chooser, "kept": own[0] if own else None}
                 if isinstance(layer, nn.Conv2d):
                     attributes[layer]["thin"] = thin(layer.weight.shape)
+    for name, part in module.named_modules():
+        followed = None if part in classes else follow(part)
+        if followed is not None:
+            classes[part], links = followed
+            attributes[part] = {attribute: _chain(name, link, masks, choices) for attribute, link in links.items()}
     with become(classes, attributes):
         yield
+
+
+def _chain(prefix: str, link: Link, masks: Mapping[int, Tensor], choices: Choices) -> Chain:
+    after = " + sum" * link.adds + " + ReLU" * (link.relu is not None)
+    name, kind = f"{prefix}.{link.name}".removeprefix(".") + after, f"{_kind(link.conv)} + BatchNorm{after}"
+    kept = [masks[id(weight)] for weight in _weights(link.conv) if id(weight) in masks]
+    return Chain(link.conv, link.norm, link.relu, Chooser(name, kind, kept, choices))  # type: ignore[arg-type]
 
 
 _DENSE = (ChosenConv2d, PlainConv2d, ChosenBatchNorm2d)

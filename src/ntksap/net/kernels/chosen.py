@@ -35,16 +35,16 @@ def fastest(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-) -> Tensor:
-    """Return y by the fastest way for such x, of those that fit; by torch's where no other can be trusted."""
+) -> str:
+    """Return the fastest way for such x, of those that fit; torch's where no other can be trusted."""
     if not usable(x, weight):
-        return works[TORCH](x, weight, bias)
+        return TORCH
     learns = learning(x, weight)
 
     def ways() -> Ways:
         return {way: whole(works[way], x, weight, bias, learns) for way in (TORCH, *fitting())}
 
-    return works[chooser.way(x, learns, ways)](x, weight, bias)
+    return chooser.way(x, learns, ways)
 
 
 class ChosenConv2d(Unscriptable, nn.Conv2d):
@@ -63,8 +63,24 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
         if self.chooser.leaves_to_torch(x, weight):
             return self._by_torch(x, weight, bias)
         refuse_recording(x)
-        works = {TORCH: self._by_torch, DENSE: self._dense, KEPT: self._by_kept}
-        return fastest(self.chooser, works, lambda: self._fitting(x), x, weight, bias)
+        return self.works[self.way(x)](x, weight, bias)
+
+    @property
+    def works(self) -> dict[str, Work]:
+        """Each way to do the work."""
+        return {TORCH: self._by_torch, DENSE: self._dense, KEPT: self._by_kept}
+
+    def way(self, x: Tensor) -> str:
+        """Return the fastest way for such images."""
+        return fastest(self.chooser, self.works, lambda: self._fitting(x), x, self.weight, self.bias)
+
+    def size_of(self, x: Tensor) -> torch.Size:
+        """Return the size of the result for images x (N, C, H, W)."""
+        how = geometry(self)
+        sides = zip(x.shape[2:], how.padding, how.dilation, self.kernel_size, how.stride, strict=True)
+        return torch.Size(
+            (len(x), self.out_channels, *((s + 2 * p - d * (k - 1) - 1) // t + 1 for s, p, d, k, t in sides))
+        )
 
     def _fitting(self, x: Tensor) -> Iterator[str]:
         if x.dim() != 4:
@@ -169,7 +185,8 @@ def chosen_linear(
     def by_kept(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
         return sparse_linear(x, weight, bias, kept, turned=turned)
 
-    return fastest(chooser, {TORCH: by_torch, KEPT: by_kept}, lambda: (KEPT,) if few(kept) else (), x, weight, bias)
+    works = {TORCH: by_torch, KEPT: by_kept}
+    return works[fastest(chooser, works, lambda: (KEPT,) if few(kept) else (), x, weight, bias)](x, weight, bias)
 
 
 def few(kept: Tensor) -> bool:

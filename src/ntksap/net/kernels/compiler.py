@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.fx
@@ -94,6 +95,18 @@ _NO_RECORDING = (
     "a module cannot be traced, scripted or exported inside sparse_kernels, whose kernels are not operators of torch: "
     "leave the block first (the graph then holds dense layers, with zeros for the pruned weights)"
 )
+
+
+class After(NamedTuple):
+    """What follows a convolution in evaluation: relu(a·y + b + add), a and b (C',), add like y; nothing without a."""
+
+    a: Tensor | None = None
+    b: Tensor | None = None
+    add: Tensor | None = None
+    relu: bool = False
+
+
+NOTHING = After()
 
 
 def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:

@@ -12,7 +12,16 @@ from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ntksap.net.kernels import convolution, winograd
-from ntksap.net.kernels.compiler import Unscriptable, available, call, refuse_recording, threads, transformed
+from ntksap.net.kernels.compiler import (
+    NOTHING,
+    After,
+    Unscriptable,
+    available,
+    call,
+    refuse_recording,
+    threads,
+    transformed,
+)
 from ntksap.net.kernels.geometry import Geometry, geometry, laid_out_like, without_skips
 
 DENSE = 0.45
@@ -88,9 +97,9 @@ def sparse_conv2d(
 
 def moved(x: Tensor, weight: Tensor, kept: Tensor, how: Geometry) -> Tensor:
     """Return what `sparse_conv2d` returns, for weights that move over the images in this way."""
-    traversal = _traversal(x, kept, how)
+    traversal = traversal_of(x, kept, how)
     if not torch.is_grad_enabled() or not (x.requires_grad or weight.requires_grad):
-        return _forward(x.contiguous(), weight, traversal)
+        return convolve(x.contiguous(), weight, traversal)
     y: Tensor = _SparseConv.apply(x.contiguous(), weight, traversal)  # type: ignore[no-untyped-call]
     return y
 
@@ -105,11 +114,13 @@ def by_kept_weights(
     how = _geometry(stride, padding, dilation, groups)
     if transformed(x, g) or not available(x, g) or x.dtype != g.dtype or not _faster(x, kept, how):
         return None
-    traversal, x, g = _traversal(x, kept, how), x.contiguous(), g.contiguous()
+    traversal, x, g = traversal_of(x, kept, how), x.contiguous(), g.contiguous()
     found = x.new_zeros(len(g), len(traversal.kept))
     lists = (traversal.first, traversal.where, traversal.back_first, traversal.back_where, None)
     for one, to in zip(g, found, strict=True):
-        call("sparse_conv_backward", x.dtype, traversal.shape, 1, x, one, None, to, *lists, 1)
+        call(
+            "sparse_conv_backward", x.dtype, traversal.shape, 1, x, one, None, to, *lists, None, None, None, None, 0, 1
+        )
     return found
 
 
@@ -176,7 +187,7 @@ def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool
     return bool(kept.count_nonzero() <= limit * kept.numel())
 
 
-def _traversal(x: Tensor, kept: Tensor, how: Geometry) -> Traversal:
+def traversal_of(x: Tensor, kept: Tensor, how: Geometry) -> Traversal:
     """Return the traversal for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
     traversals, size = _traversals.setdefault(kept, {}), tuple(x.shape[1:])
     key = (how, size, kept._version)
@@ -223,11 +234,18 @@ def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Traversal:
     return Traversal(shape, index, order, first, where, back_first, back_where)
 
 
-def _forward(x: Tensor, weight: Tensor, traversal: Traversal) -> Tensor:
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    traversal: Traversal,
+    after: After = NOTHING,
+    parts: Tensor | None = None,
+) -> Tensor:
+    """Return x ∗ w, or what follows it; ``parts`` (N, C', 2) are filled with what `normalised` takes."""
     shape, values = traversal.shape, weight.detach().flatten()[traversal.kept]
     y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
     lists = (traversal.first, traversal.where, values, traversal.back_first)
-    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, _workers(x, traversal))
+    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, *after, parts, _workers(x, traversal))
     return y
 
 
@@ -236,25 +254,41 @@ def _workers(x: Tensor, traversal: Traversal) -> int:
     return min(threads(), -(-len(x) // traversal.shape.stack)) or 1
 
 
+def carry_back(
+    x: Tensor,
+    weight: Tensor,
+    traversal: Traversal,
+    g: Tensor,
+    wanted: Sequence[bool],
+    norm: tuple[object, ...] = (None, None, None, None, 0),
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the derivatives of ⟨g, x ∗ w⟩ with respect to x and w, those that are wanted.
+
+    Where BatchNorm followed, ``norm`` is what it was given, its a, b and k (see `ntksap.net.kernels.batch_norm`), and
+    whether there was a ReLU that g has not passed through yet.
+    """
+    values = weight.detach().flatten()[traversal.kept][traversal.order]
+    by_x = torch.empty_like(x) if wanted[0] else None
+    workers = _workers(x, traversal)
+    by_values = x.new_zeros(workers, len(values)) if wanted[1] else None
+    lists = (traversal.first, traversal.where, traversal.back_first, traversal.back_where, values)
+    call("sparse_conv_backward", x.dtype, traversal.shape, len(x), x, g, by_x, by_values, *lists, *norm, workers)
+    if by_values is None:
+        return by_x, None
+    by_weight = x.new_zeros(weight.numel()).index_copy_(0, traversal.kept, by_values.sum(0)).view(weight.shape)
+    return by_x, torch.empty_like(weight).copy_(by_weight)  # in the weight's own layout, as DDP wants it
+
+
 class _SparseConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, traversal: Traversal) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.traversal = traversal
-        return _forward(x, weight, traversal)
+        return convolve(x, weight, traversal)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), traversal, g = ctx.saved_tensors, ctx.traversal, gradients[0].contiguous()
-        values = weight.detach().flatten()[traversal.kept][traversal.order]
-        by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        workers = _workers(x, traversal)
-        by_values = x.new_zeros(workers, len(values)) if ctx.needs_input_grad[1] else None
-        lists = (traversal.first, traversal.where, traversal.back_first, traversal.back_where, values)
-        call("sparse_conv_backward", x.dtype, traversal.shape, len(x), x, g, by_x, by_values, *lists, workers)
-        by_weight = None
-        if by_values is not None:
-            by_weight = x.new_zeros(weight.numel()).index_copy_(0, traversal.kept, by_values.sum(0)).view(weight.shape)
-            by_weight = torch.empty_like(weight).copy_(by_weight)  # in the weight's own layout, as DDP wants it
-        return by_x, by_weight, None
+        x, weight = ctx.saved_tensors
+        found = carry_back(x, weight, ctx.traversal, gradients[0].contiguous(), ctx.needs_input_grad)
+        return *found, None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntksap.net.kernels.compiler import available, call, threads
+from ntksap.net.kernels.compiler import NOTHING, After, available, call, threads
 
 ROWS = 6
 """Tiles whose sums are held in registers at a time, as in ``winograd.h``."""
@@ -66,9 +66,9 @@ def faster(x: Tensor, weight: Tensor, how: Any, *, back: bool = False) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last) and pays_off(x, weight, how, back=back)
 
 
-def conv(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
-    """Return the convolution of x (N, C, H, W) with weights (C', C, 3, 3)."""
-    return _conv(x, *_steps(weight), padding)
+def conv(x: Tensor, weight: Tensor, padding: tuple[int, int], after: After = NOTHING) -> Tensor:
+    """Return the convolution of x (N, C, H, W) with weights (C', C, 3, 3), or what follows it; channels last."""
+    return _conv(x, *_steps(weight), padding, after)
 
 
 def back(g: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
@@ -86,14 +86,20 @@ def by_weight(x: Tensor, g: Tensor, like: Tensor, padding: tuple[int, int]) -> T
 
 
 def _conv(
-    x: Tensor, weight: Tensor, by_output: int, by_channel: int, by_place: int, padding: tuple[int, int]
+    x: Tensor,
+    weight: Tensor,
+    by_output: int,
+    by_channel: int,
+    by_place: int,
+    padding: tuple[int, int],
+    after: After = NOTHING,
 ) -> Tensor:
     x, (outputs, channels) = _last(x), weight.shape[:2]
     shape = _tiles(x.shape, outputs, padding, threads())
     u = x.new_empty(36 * -(-outputs // 32) * 32 * channels)
     y = x.new_empty(len(x), shape.out_height, shape.out_width, outputs).permute(0, 3, 1, 2)
     call("winograd_weights", x.dtype, channels, outputs, weight, by_output, by_channel, by_place, u, threads())
-    call("winograd", x.dtype, shape, x, u, y)
+    call("winograd", x.dtype, shape, x, u, *after, y)
     return y
 
 

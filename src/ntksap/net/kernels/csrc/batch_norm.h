@@ -1,12 +1,24 @@
-/* BatchNorm (N, C, places) by the statistics of the batch; channels first, and below that channels last.
+/* BatchNorm (N, C, places), a sum and a ReLU in one; channels first, and below that channels last.
 
-   y = (x - mean) * scale * r + shift, r = 1 / sqrt(variance + eps). Sums run over one plane in REAL, over planes in
-   double, and from the channel's first number, so that a large mean does not cancel the variance.                  */
+       z = relu(a * y + b + add),   a = scale * r, b = shift - mean * a, r = 1 / sqrt(variance + eps)
+
+   by the statistics of the batch; without `add` and without the ReLU if these are not wanted. Sums run over one plane
+   in REAL, over planes in double, and from the channel's first number, so that a large mean does not cancel the variance. */
 
 typedef REAL N(vec2) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
 #define VEC N(vec2)
 #define LANES ((int64_t)(32 / sizeof(REAL)))
 #define AT(p) (*(const VEC *)(p))
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE REAL N(passed)(REAL v, REAL z) { return z <= 0 ? 0 : v; } /* PASSED of one number */
+
+/* A number for each of a vector's, or one for all. */
+INLINE VEC N(each)(const int last, const REAL *of, int64_t p)
+{
+    if (last) return AT(of + p);
+    return *of - (VEC){0};
+}
 
 static inline double N(over)(VEC v)
 {
@@ -15,36 +27,139 @@ static inline double N(over)(VEC v)
     return sum;
 }
 
-/* first += sum of a - shift, second += sum of (a - shift) * (b - other) */
-static void N(sums)(const REAL *a, REAL shift, const REAL *b, REAL other, int64_t places, double *first, double *second)
+/* first += sum of x - shift, second += sum of its squares */
+static void N(sums)(const REAL *x, REAL shift, int64_t places, double *first, double *second)
 {
     VEC one = {0}, two = {0}, three = {0}, four = {0};
     int64_t p = 0;
     for (; p + 2 * LANES <= places; p += 2 * LANES) {
-        const VEC u = AT(a + p) - shift, v = AT(a + p + LANES) - shift;
+        const VEC u = AT(x + p) - shift, v = AT(x + p + LANES) - shift;
         one += u;
         two += v;
-        three += u * (AT(b + p) - other);
-        four += v * (AT(b + p + LANES) - other);
+        three += u * u;
+        four += v * v;
     }
     *first += N(over)(one + two);
     *second += N(over)(three + four);
     for (; p < places; p++) {
-        *first += a[p] - shift;
-        *second += (double)(a[p] - shift) * (b[p] - other);
+        *first += x[p] - shift;
+        *second += (double)(x[p] - shift) * (x[p] - shift);
     }
 }
 
-/* to = a * x + b * y + c, y may be null */
-static void N(affine)(REAL *to, REAL a, const REAL *x, REAL b, const REAL *y, REAL c, int64_t places)
+/* z = relu(a * y + b + add) for numbers in a row. a and b are those of one channel, or with `last` a number for each. */
+INLINE void N(finish_row)(const int last, const int relu, const REAL *y, const REAL *a, const REAL *b, const REAL *add, REAL *z,
+                          int64_t count, int past)
 {
     int64_t p = 0;
-    for (; p + LANES <= places; p += LANES) {
-        VEC v = AT(x + p) * a + c;
-        if (y) v += AT(y + p) * b;
-        *(VEC *)(to + p) = v;
+    for (; p + LANES <= count; p += LANES) {
+        VEC v = AT(y + p) * N(each)(last, a, p) + N(each)(last, b, p);
+        if (add) v += AT(add + p);
+        STORE(z + p, relu ? PASSED(v, v) : v, past);
     }
-    for (; p < places; p++) to[p] = x[p] * a + c + (y ? y[p] * b : 0);
+    for (; p < count; p++) {
+        REAL v = y[p] * a[last ? p : 0] + b[last ? p : 0];
+        if (add) v += add[p];
+        z[p] = relu ? N(passed)(v, v) : v;
+    }
+}
+
+/* The numbers of one channel, or with `last` rows of all channels. */
+static void N(finish)(const int last, int64_t relu, const REAL *y, const REAL *a, const REAL *b, const REAL *add, REAL *z,
+                      int64_t count, int past)
+{
+    if (last && relu) N(finish_row)(1, 1, y, a, b, add, z, count, past);
+    else if (last) N(finish_row)(1, 0, y, a, b, add, z, count, past);
+    else if (relu) N(finish_row)(0, 1, y, a, b, add, z, count, past);
+    else N(finish_row)(0, 0, y, a, b, add, z, count, past);
+}
+
+/* What follows a convolution in evaluation: relu(a * y + b + add), with a, b (outputs) and add like y, which may be null;
+   nothing if a is null. */
+typedef struct {
+    const REAL *a, *b, *add;
+    int64_t relu;
+} N(After);
+
+/* How the derivative g with respect to z becomes the one with respect to a * y + b: as it is, or 0 where the ReLU gave 0.
+   That is known from a * y + b itself if nothing was added, else from z; the result is then kept, since it is also the
+   derivative with respect to what was added. */
+enum N(Through) { N(LINEAR), N(BY_Y), N(BY_Z) };
+
+/* by_y = k[0] * g + k[1] * y + k[2] for numbers in a row, g through the ReLU; k (3, step) */
+INLINE void N(back_row)(const int last, const int how, const REAL *g, const REAL *y, const REAL *a, const REAL *b, const REAL *k,
+                        int64_t step, REAL *by_y, int64_t count, int past)
+{
+    int64_t p = 0;
+    for (; p + LANES <= count; p += LANES) {
+        const VEC u = AT(y + p);
+        VEC v = AT(g + p);
+        if (how == N(BY_Y)) v = PASSED(v, u * N(each)(last, a, p) + N(each)(last, b, p));
+        STORE(by_y + p, v * N(each)(last, k, p) + u * N(each)(last, k + step, p) + N(each)(last, k + 2 * step, p), past);
+    }
+    for (; p < count; p++) {
+        const int64_t c = last ? p : 0;
+        const REAL v = how == N(BY_Y) ? N(passed)(g[p], y[p] * a[c] + b[c]) : g[p];
+        by_y[p] = v * k[c] + y[p] * k[step + c] + k[2 * step + c];
+    }
+}
+
+static void N(back)(const int last, const int how, const REAL *g, const REAL *y, const REAL *a, const REAL *b, const REAL *k,
+                    int64_t step, REAL *by_y, int64_t count, int past)
+{
+    if (last && how == N(BY_Y)) N(back_row)(1, N(BY_Y), g, y, a, b, k, step, by_y, count, past);
+    else if (last) N(back_row)(1, N(LINEAR), g, y, a, b, k, step, by_y, count, past);
+    else if (how == N(BY_Y)) N(back_row)(0, N(BY_Y), g, y, a, b, k, step, by_y, count, past);
+    else N(back_row)(0, N(LINEAR), g, y, a, b, k, step, by_y, count, past);
+}
+
+/* first += sum of g, second += sum of g * (y - mean) for a plane, g through the ReLU and then kept in `through` */
+INLINE void N(back_sums)(const int how, const REAL *g, const REAL *y, const REAL *z, REAL a, REAL b, REAL mean, REAL *through,
+                         int64_t places, double *first, double *second, int past)
+{
+    VEC one[2] = {{0}}, two[2] = {{0}};
+    int64_t p = 0;
+    for (; p + 2 * LANES <= places; p += 2 * LANES)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const int64_t at = p + j * LANES;
+            const VEC u = AT(y + at);
+            VEC v = AT(g + at);
+            if (how == N(BY_Y)) v = PASSED(v, u * a + b);
+            if (how == N(BY_Z)) v = PASSED(v, AT(z + at));
+            if (how == N(BY_Z)) STORE(through + at, v, past);
+            one[j] += v;
+            two[j] += v * (u - mean);
+        }
+    *first += N(over)(one[0] + one[1]);
+    *second += N(over)(two[0] + two[1]);
+    for (; p < places; p++) {
+        REAL v = g[p];
+        if (how == N(BY_Y)) v = N(passed)(v, y[p] * a + b);
+        if (how == N(BY_Z)) through[p] = v = N(passed)(v, z[p]);
+        *first += v;
+        *second += (double)v * (y[p] - mean);
+    }
+}
+
+/* a, b of a channel from its statistics */
+INLINE void N(line_of)(int64_t c, const REAL *scale, const REAL *shift, const REAL *mean, const REAL *r, REAL *a, REAL *b)
+{
+    a[c] = (scale ? scale[c] : 1) * r[c];
+    b[c] = (shift ? shift[c] : 0) - mean[c] * a[c];
+}
+
+/* k (3, step) of a channel from sums of `count` numbers: by_y = a * (g - mean(g) - yhat * mean(g * yhat)) */
+INLINE void N(slopes_of)(int64_t c, double count, double sum, double product, const REAL *scale, const REAL *mean, const REAL *r,
+                         REAL *by_scale, REAL *by_shift, REAL *k, int64_t step)
+{
+    const double times = (scale ? scale[c] : 1) * (double)r[c];
+    by_shift[c] = sum;
+    by_scale[c] = product * r[c];
+    const double slope = -times * by_scale[c] / count * r[c];
+    k[c] = times;
+    k[step + c] = slope;
+    k[2 * step + c] = -times * sum / count - slope * mean[c];
 }
 
 /* Threads take channels that lie side by side, and go through the images in the order of memory: channel by channel they
@@ -52,72 +167,103 @@ static void N(affine)(REAL *to, REAL a, const REAL *x, REAL b, const REAL *y, RE
 #define EACH_PART                                                                \
     _Pragma("omp parallel for num_threads(threads) if (threads > 1)")            \
     for (int64_t part = 0; part < threads; part++)
+#define FROM(part) (channels * (part) / threads)
+#define PAST(to) (places % LANES == 0 && streams(to, images * channels * places * sizeof(REAL)))
 
-/* The channels from `from` to `end`; sums (2, channels) are zero. */
-static void N(normalise)(int64_t images, int64_t channels, int64_t from, int64_t end, int64_t places, const REAL *x, REAL *y,
-                         const REAL *scale, const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r, double *sums)
+static void N(statistics)(int64_t images, int64_t channels, int64_t from, int64_t end, int64_t places, const REAL *y, double eps,
+                          REAL *mean, REAL *variance, REAL *r, double *sums)
 {
     for (int64_t n = 0; n < images; n++)
-        for (int64_t c = from; c < end; c++) {
-            const REAL *plane = x + (n * channels + c) * places, start = x[c * places];
-            N(sums)(plane, start, plane, start, places, sums + c, sums + channels + c);
-        }
+        for (int64_t c = from; c < end; c++)
+            N(sums)(y + (n * channels + c) * places, y[c * places], places, sums + c, sums + channels + c);
     for (int64_t c = from; c < end; c++) {
         const double count = (double)images * places, off = sums[c] / count, var = sums[channels + c] / count - off * off;
-        mean[c] = x[c * places] + off;
+        mean[c] = y[c * places] + off;
         variance[c] = var > 0 || var != var ? var : 0;
         r[c] = 1 / __builtin_sqrt(variance[c] + eps);
     }
-    for (int64_t n = images; y && n-- > 0;) /* without y: statistics only */
-        for (int64_t c = from; c < end; c++) {
-            const int64_t at = (n * channels + c) * places;
-            const REAL times = (scale ? scale[c] : 1) * r[c], plus = (shift ? shift[c] : 0) - mean[c] * times;
-            N(affine)(y + at, times, x + at, 0, 0, plus, places);
-        }
 }
 
-int N(batch_norm)(int64_t images, int64_t channels, int64_t places, const REAL *x, REAL *y, const REAL *scale,
-                  const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r, int64_t threads)
+/* The same from mean and sum of squared distances of each image's plane, parts (images, channels, 2). */
+static void N(joined)(int64_t images, int64_t channels, int64_t places, const double *parts, double eps, REAL *mean,
+                      REAL *variance, REAL *r)
 {
-    double *sums = calloc(2 * channels, sizeof(double));
-    if (!sums) return 1;
-    EACH_PART N(normalise)(images, channels, channels * part / threads, channels * (part + 1) / threads, places, x, y, scale,
-                           shift, eps, mean, variance, r, sums);
-    free(sums);
+    for (int64_t c = 0; c < channels; c++) {
+        double middle = 0, apart = 0, within = 0;
+        for (int64_t n = 0; n < images; n++) middle += parts[(n * channels + c) * 2];
+        middle /= images;
+        for (int64_t n = 0; n < images; n++) {
+            const double off = parts[(n * channels + c) * 2] - middle;
+            apart += off * off;
+            within += parts[(n * channels + c) * 2 + 1];
+        }
+        mean[c] = middle;
+        variance[c] = apart / images + within / ((double)images * places);
+        r[c] = 1 / __builtin_sqrt(variance[c] + eps);
+    }
+}
+
+/* z from given a and b (channels), channels first; z may be y */
+int N(finish_first)(int64_t images, int64_t channels, int64_t places, const REAL *y, const REAL *a, const REAL *b,
+                    const REAL *add, int64_t relu, REAL *z, int64_t threads)
+{
+    const int past = PAST(z) && z != y;
+    EACH_PART {
+        for (int64_t n = images; n-- > 0;)
+            for (int64_t c = FROM(part); c < FROM(part + 1); c++) {
+                const int64_t at = (n * channels + c) * places;
+                N(finish)(0, relu, y + at, a + c, b + c, add ? add + at : 0, z + at, places, past);
+            }
+        DONE();
+    }
     return 0;
 }
 
-/* by_x = scale * r * (g - mean(g) - xhat * mean(g * xhat)); by_scale = sum(g * xhat); by_shift = sum(g) */
-static void N(normalise_backward)(int64_t images, int64_t channels, int64_t from, int64_t end, int64_t places, const REAL *x,
-                                  const REAL *g, const REAL *scale, const REAL *mean, const REAL *r, REAL *by_x,
-                                  REAL *by_scale, REAL *by_shift, double *sums)
-{
-    for (int64_t n = 0; n < images; n++)
-        for (int64_t c = from; c < end; c++) {
-            const int64_t at = (n * channels + c) * places;
-            N(sums)(g + at, 0, x + at, mean[c], places, sums + c, sums + channels + c);
-        }
-    for (int64_t c = from; c < end; c++) {
-        by_shift[c] = sums[c];
-        by_scale[c] = sums[channels + c] * r[c];
-    }
-    for (int64_t n = images; n-- > 0;)
-        for (int64_t c = from; c < end; c++) {
-            const int64_t at = (n * channels + c) * places;
-            const double count = (double)images * places, times = (scale ? scale[c] : 1) * (double)r[c];
-            const double slope = -times * by_scale[c] / count * r[c], plus = -times * sums[c] / count - slope * mean[c];
-            N(affine)(by_x + at, times, g + at, slope, x + at, plus, places);
-        }
-}
-
-int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, const REAL *x, const REAL *g,
-                           const REAL *scale, const REAL *mean, const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift,
-                           int64_t threads)
+/* parts: what `joined` takes, or null; without z: statistics only. */
+int N(batch_norm)(int64_t images, int64_t channels, int64_t places, const REAL *y, const double *parts, const REAL *scale,
+                  const REAL *shift, double eps, REAL *mean, REAL *variance, REAL *r, REAL *a, REAL *b, const REAL *add,
+                  int64_t relu, REAL *z, int64_t threads)
 {
     double *sums = calloc(2 * channels, sizeof(double));
     if (!sums) return 1;
-    EACH_PART N(normalise_backward)(images, channels, channels * part / threads, channels * (part + 1) / threads, places, x, g,
-                                    scale, mean, r, by_x, by_scale, by_shift, sums);
+    if (parts) N(joined)(images, channels, places, parts, eps, mean, variance, r);
+    else EACH_PART N(statistics)(images, channels, FROM(part), FROM(part + 1), places, y, eps, mean, variance, r, sums);
+    free(sums);
+    if (!z) return 0;
+    for (int64_t c = 0; c < channels; c++) N(line_of)(c, scale, shift, mean, r, a, b);
+    return N(finish_first)(images, channels, places, y, a, b, add, relu, z, threads);
+}
+
+/* The derivatives. z: what came out where something was added before a ReLU, else null; `through` is then g through the
+   ReLU. k (3, channels) for the derivative with respect to y, which is itself written if by_y is not null. */
+int N(batch_norm_backward)(int64_t images, int64_t channels, int64_t places, const REAL *y, const REAL *g, const REAL *z,
+                           int64_t relu, const REAL *a, const REAL *b, const REAL *scale, const REAL *mean, const REAL *r,
+                           REAL *through, REAL *k, REAL *by_y, REAL *by_scale, REAL *by_shift, int64_t threads)
+{
+    const double count = (double)images * places;
+    const int past = PAST(through), past_y = PAST(by_y);
+    double *sums = calloc(2 * channels, sizeof(double));
+    if (!sums) return 1;
+    EACH_PART {
+        for (int64_t n = 0; n < images; n++)
+            for (int64_t c = FROM(part); c < FROM(part + 1); c++) {
+                const int64_t at = (n * channels + c) * places;
+#define SUMS(how) N(back_sums)(how, g + at, y + at, z + at, a[c], b[c], mean[c], through + at, places, sums + c, sums + channels + c, past)
+                if (z) SUMS(N(BY_Z));
+                else if (relu) SUMS(N(BY_Y));
+                else SUMS(N(LINEAR));
+#undef SUMS
+            }
+        for (int64_t c = FROM(part); c < FROM(part + 1); c++)
+            N(slopes_of)(c, count, sums[c], sums[channels + c], scale, mean, r, by_scale, by_shift, k, channels);
+        for (int64_t n = images; by_y && n-- > 0;)
+            for (int64_t c = FROM(part); c < FROM(part + 1); c++) {
+                const int64_t at = (n * channels + c) * places;
+                N(back)(0, relu && !z ? N(BY_Y) : N(LINEAR), (z ? through : g) + at, y + at, a + c, b + c, k + c, channels,
+                        by_y + at, places, past_y);
+            }
+        DONE();
+    }
     free(sums);
     return 0;
 }
@@ -148,20 +294,18 @@ static void N(fold)(double *sums, int64_t channels, int64_t times)
         for (int64_t j = channels; j < times * channels; j++) sums[j % channels] += sums[j];
 }
 
-/* first += sum of a - shift, second += sum of (a - shift) * (b - other), for each channel */
-static void N(sums_last)(const REAL *a, const REAL *shift, const REAL *b, const REAL *other, int64_t rows, int64_t channels,
-                         double *first, double *second)
+/* For each channel, first += sum of x - shift, second += sum of its squares */
+static void N(sums_last)(const REAL *x, const REAL *shift, int64_t rows, int64_t channels, double *first, double *second)
 {
     for (int64_t row = 0; row < rows; row += BLOCK) {
         const int64_t stop = (row + BLOCK < rows ? row + BLOCK : rows) * channels;
         int64_t c = 0;
         for (; c + LANES <= channels; c += LANES) {
-            const VEC u = shift ? AT(shift + c) : (VEC){0}, v = AT(other + c);
             VEC one = {0}, two = {0};
             for (int64_t p = row * channels + c; p < stop; p += channels) {
-                const VEC off = AT(a + p) - u;
+                const VEC off = AT(x + p) - AT(shift + c);
                 one += off;
-                two += off * (AT(b + p) - v);
+                two += off * off;
             }
             for (int j = 0; j < LANES; j++) {
                 first[c + j] += one[j];
@@ -170,100 +314,141 @@ static void N(sums_last)(const REAL *a, const REAL *shift, const REAL *b, const 
         }
         for (; c < channels; c++)
             for (int64_t p = row * channels + c; p < stop; p += channels) {
-                const REAL off = a[p] - (shift ? shift[c] : 0);
+                const REAL off = x[p] - shift[c];
                 first[c] += off;
-                second[c] += (double)off * (b[p] - other[c]);
+                second[c] += (double)off * off;
             }
     }
 }
 
-/* Sums over all rows, by the threads together: sums (2, channels) of sums_last. Needs space (threads, 2, channels). */
-static void N(all_sums_last)(const REAL *a, const REAL *shift, const REAL *b, const REAL *other, int64_t rows, int64_t channels,
-                             double *sums, double *space, int64_t threads)
+/* For each channel, first += sum of g, second += sum of g * (y - mean), g through the ReLU as in `back_sums` */
+INLINE void N(back_sums_last)(const int how, const REAL *g, const REAL *y, const REAL *z, const REAL *a, const REAL *b,
+                              const REAL *mean, REAL *through, int64_t rows, int64_t channels, double *first, double *second,
+                              int past)
 {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t part = 0; part < threads; part++) {
-        const int64_t from = rows * part / threads, to = rows * (part + 1) / threads;
-        double *mine = space + 2 * part * channels;
-        memset(mine, 0, 2 * channels * sizeof(double));
-        N(sums_last)(a + from * channels, shift, b + from * channels, other, to - from, channels, mine, mine + channels);
-    }
-    memcpy(sums, space, 2 * channels * sizeof(double));
-    for (int64_t part = 1; part < threads; part++)
-        for (int64_t c = 0; c < 2 * channels; c++) sums[c] += space[2 * part * channels + c];
-}
-
-/* to = a * x + b * y + c with a, b, c (channels); y may be null */
-static void N(affine_last)(REAL *to, const REAL *a, const REAL *x, const REAL *b, const REAL *y, const REAL *c, int64_t rows,
-                           int64_t channels, int64_t threads)
-{
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t k = 0, p = row * channels;
-        for (; k + LANES <= channels; k += LANES) {
-            VEC v = AT(x + p + k) * AT(a + k) + AT(c + k);
-            if (y) v += AT(y + p + k) * AT(b + k);
-            *(VEC *)(to + p + k) = v;
+    for (int64_t row = 0; row < rows; row += BLOCK) {
+        const int64_t stop = (row + BLOCK < rows ? row + BLOCK : rows) * channels;
+        int64_t c = 0;
+        for (; c + LANES <= channels; c += LANES) {
+            VEC one = {0}, two = {0};
+            for (int64_t p = row * channels + c; p < stop; p += channels) {
+                const VEC u = AT(y + p);
+                VEC v = AT(g + p);
+                if (how == N(BY_Y)) v = PASSED(v, u * AT(a + c) + AT(b + c));
+                if (how == N(BY_Z)) v = PASSED(v, AT(z + p));
+                if (how == N(BY_Z)) STORE(through + p, v, past);
+                one += v;
+                two += v * (u - AT(mean + c));
+            }
+            for (int j = 0; j < LANES; j++) {
+                first[c + j] += one[j];
+                second[c + j] += two[j];
+            }
         }
-        for (; k < channels; k++) to[p + k] = x[p + k] * a[k] + c[k] + (y ? y[p + k] * b[k] : 0);
+        for (; c < channels; c++)
+            for (int64_t p = row * channels + c; p < stop; p += channels) {
+                REAL v = g[p];
+                if (how == N(BY_Y)) v = N(passed)(v, y[p] * a[c] + b[c]);
+                if (how == N(BY_Z)) through[p] = v = N(passed)(v, z[p]);
+                first[c] += v;
+                second[c] += (double)v * (y[p] - mean[c]);
+            }
     }
 }
 
-int N(batch_norm_last)(int64_t rows, int64_t channels, const REAL *x, REAL *y, const REAL *scale, const REAL *shift, double eps,
-                       REAL *mean, REAL *variance, REAL *r, int64_t threads)
+/* What the threads found, space (threads, 2, wide), put together in the first of them, and the parts of each channel too. */
+static void N(gathered)(double *space, int64_t threads, int64_t channels, int64_t times)
+{
+    const int64_t wide = times * channels;
+    for (int64_t part = 1; part < threads; part++)
+        for (int64_t c = 0; c < 2 * wide; c++) space[c] += space[2 * part * wide + c];
+    N(fold)(space, channels, times);
+}
+
+/* The rows of one thread */
+#define FIRST(part) (rows / times * (part) / threads)
+#undef PAST
+#define PAST(to) (wide % LANES == 0 && streams(to, rows * channels * sizeof(REAL)))
+
+/* z from given a and b (channels), channels last; z may be y */
+int N(finish_last)(int64_t rows, int64_t channels, const REAL *y, const REAL *a, const REAL *b, const REAL *add, int64_t relu,
+                   REAL *z, int64_t threads)
 {
     const int64_t times = N(together)(rows, channels), wide = times * channels;
-    double *sums = malloc(2 * (threads + 1) * wide * sizeof(double));
-    REAL *k = malloc(2 * wide * sizeof(REAL)), *plus = k + wide;
-    const int failed = !sums || !k;
+    REAL *lines = malloc(2 * wide * sizeof(REAL));
+    if (!lines) return 1;
+    N(repeat)(lines, a, channels, times);
+    N(repeat)(lines + wide, b, channels, times);
+    const int past = PAST(z) && z != y;
+    EACH_PART {
+        for (int64_t row = FIRST(part); row < FIRST(part + 1); row++)
+            N(finish)(1, relu, y + row * wide, lines, lines + wide, add ? add + row * wide : 0, z + row * wide, wide, past);
+        DONE();
+    }
+    free(lines);
+    return 0;
+}
+
+int N(batch_norm_last)(int64_t rows, int64_t channels, const REAL *y, const REAL *scale, const REAL *shift, double eps, REAL *mean,
+                       REAL *variance, REAL *r, REAL *a, REAL *b, const REAL *add, int64_t relu, REAL *z, int64_t threads)
+{
+    const int64_t times = N(together)(rows, channels), wide = times * channels;
+    double *sums = calloc(2 * threads * wide, sizeof(double));
+    REAL *start = malloc(wide * sizeof(REAL));
+    const int failed = !sums || !start;
     if (!failed) {
-        N(repeat)(k, x, channels, times); /* sums start from the first row */
-        N(all_sums_last)(x, k, x, k, rows / times, wide, sums, sums + 2 * wide, threads);
-        N(fold)(sums, channels, times);
+        N(repeat)(start, y, channels, times); /* sums start from the first row */
+        EACH_PART N(sums_last)(y + FIRST(part) * wide, start, FIRST(part + 1) - FIRST(part), wide, sums + 2 * part * wide,
+                               sums + 2 * part * wide + wide);
+        N(gathered)(sums, threads, channels, times);
         for (int64_t c = 0; c < channels; c++) {
             const double off = sums[c] / rows, var = sums[wide + c] / rows - off * off;
-            mean[c] = x[c] + off;
+            mean[c] = y[c] + off;
             variance[c] = var > 0 || var != var ? var : 0;
             r[c] = 1 / __builtin_sqrt(variance[c] + eps);
-            k[c] = (scale ? scale[c] : 1) * r[c];
-            plus[c] = (shift ? shift[c] : 0) - mean[c] * k[c];
+            if (z) N(line_of)(c, scale, shift, mean, r, a, b);
         }
-        N(repeat)(k, k, channels, times);
-        N(repeat)(plus, plus, channels, times);
-        if (y) N(affine_last)(y, k, x, 0, 0, plus, rows / times, wide, threads);
     }
     free(sums);
-    free(k);
-    return failed;
+    free(start);
+    return failed || (z && N(finish_last)(rows, channels, y, a, b, add, relu, z, threads));
 }
 
-int N(batch_norm_last_backward)(int64_t rows, int64_t channels, const REAL *x, const REAL *g, const REAL *scale, const REAL *mean,
-                                const REAL *r, REAL *by_x, REAL *by_scale, REAL *by_shift, int64_t threads)
+int N(batch_norm_last_backward)(int64_t rows, int64_t channels, const REAL *y, const REAL *g, const REAL *z, int64_t relu,
+                                const REAL *a, const REAL *b, const REAL *scale, const REAL *mean, const REAL *r, REAL *through,
+                                REAL *k, REAL *by_y, REAL *by_scale, REAL *by_shift, int64_t threads)
 {
     const int64_t times = N(together)(rows, channels), wide = times * channels;
-    double *sums = malloc(2 * (threads + 1) * wide * sizeof(double));
-    REAL *k = malloc(3 * wide * sizeof(REAL)), *slope = k + wide, *plus = slope + wide;
-    const int failed = !sums || !k;
+    double *sums = calloc(2 * threads * wide, sizeof(double));
+    REAL *of = malloc(6 * wide * sizeof(REAL)), *a_of = of + wide, *b_of = a_of + wide, *k_of = b_of + wide;
+    const int failed = !sums || !of, past = PAST(through), past_y = PAST(by_y);
     if (!failed) {
-        N(repeat)(k, mean, channels, times);
-        N(all_sums_last)(g, 0, x, k, rows / times, wide, sums, sums + 2 * wide, threads);
-        N(fold)(sums, channels, times);
-        for (int64_t c = 0; c < channels; c++) {
-            const double by = (scale ? scale[c] : 1) * (double)r[c];
-            by_shift[c] = sums[c];
-            by_scale[c] = sums[wide + c] * r[c];
-            const double steep = -by * by_scale[c] / rows * r[c];
-            k[c] = by;
-            slope[c] = steep;
-            plus[c] = -by * sums[c] / rows - steep * mean[c];
+        N(repeat)(of, mean, channels, times);
+        N(repeat)(a_of, a, channels, times);
+        N(repeat)(b_of, b, channels, times);
+        EACH_PART {
+            const int64_t at = FIRST(part) * wide, count = FIRST(part + 1) - FIRST(part);
+            double *mine = sums + 2 * part * wide;
+#define SUMS(how) N(back_sums_last)(how, g + at, y + at, z + at, a_of, b_of, of, through + at, count, wide, mine, mine + wide, past)
+            if (z) SUMS(N(BY_Z));
+            else if (relu) SUMS(N(BY_Y));
+            else SUMS(N(LINEAR));
+#undef SUMS
+            DONE();
         }
-        N(repeat)(k, k, channels, times);
-        N(repeat)(slope, slope, channels, times);
-        N(repeat)(plus, plus, channels, times);
-        N(affine_last)(by_x, k, g, slope, x, plus, rows / times, wide, threads);
+        N(gathered)(sums, threads, channels, times);
+        for (int64_t c = 0; c < channels; c++)
+            N(slopes_of)(c, rows, sums[c], sums[wide + c], scale, mean, r, by_scale, by_shift, k, channels);
+        for (int64_t line = 0; line < 3; line++) N(repeat)(k_of + line * wide, k + line * channels, channels, times);
+        EACH_PART {
+            for (int64_t row = FIRST(part); row < FIRST(part + 1); row++)
+                N(back)(1, relu && !z ? N(BY_Y) : N(LINEAR), (z ? through : g) + row * wide, y + row * wide, a_of, b_of, k_of,
+                        wide, by_y + row * wide, wide, past_y);
+            DONE();
+        }
     }
     free(sums);
-    free(k);
+    free(of);
     return failed;
 }
 
@@ -362,6 +547,10 @@ int N(batch_norm_twice)(int64_t rows, int64_t channels, const REAL *v, const REA
 #undef BLOCK
 #undef WIDEST
 #undef EACH_PART
+#undef FROM
+#undef FIRST
+#undef PAST
+#undef INLINE
 #undef VEC
 #undef LANES
 #undef AT

@@ -38,15 +38,31 @@ static void *cleared(int64_t bytes)
 #define BYTES 32
 #endif
 
+/* Results larger than the caches are written past them: otherwise each line of memory is first read, only to be
+   overwritten. `streams` says whether that pays off and can be done for so many bytes in vectors of 32 bytes. */
+#define LARGE (1 << 21)
+static inline int streams(const void *to, int64_t bytes) { return bytes >= LARGE && (uintptr_t)to % 32 == 0; }
+#ifdef __AVX__
+#define STORE(to, v, past) \
+    do { if (past) _mm256_stream_si256((__m256i *)(to), (__m256i)(v)); else *(VEC *)(to) = (v); } while (0)
+#define DONE() _mm_sfence() /* before anybody reads what was written past the caches */
+#else
+#define STORE(to, v, past) (*(VEC *)(to) = (v))
+#define DONE() (void)0
+#endif
+
+/* Numbers of a vector v where those of z are positive or not a number, else 0. */
+#define PASSED(v, z) ((__typeof__(v))((__typeof__((z) <= (z)))(v) & ~((z) <= 0)))
+
 #define REAL float
+#include "batch_norm.h"
 #include "sparse_conv.h"
 #include "sparse_linear.h"
-#include "batch_norm.h"
 #include "winograd.h"
 #undef REAL
 
 #define REAL double
+#include "batch_norm.h"
 #include "sparse_conv.h"
 #include "sparse_linear.h"
-#include "batch_norm.h"
 #include "winograd.h"

@@ -9,7 +9,11 @@
 
    Where the width of the result is a multiple of a vector, it is computed in tiles of 8 vectors. Otherwise a plane is
    walked as if it were one line of rows x pitch numbers: what falls into the padding columns is computed too and never
-   read. Small images of that kind are stacked into one plane, so that lines are long enough.                         */
+   read. Small images of that kind are stacked into one plane, so that lines are long enough.
+
+   What usually follows is done while an image is in the cache, see batch_norm.h: BatchNorm in evaluation, a sum and a
+   ReLU; in training, the statistics of each output are taken, and on the way back the gradient passes through
+   BatchNorm and a ReLU first.                                                                                         */
 
 #ifndef SPARSE_CONV_SHAPE
 #define SPARSE_CONV_SHAPE
@@ -144,10 +148,11 @@ static void N(combine)(const REAL *from, REAL *to, int64_t to_size, int64_t leng
     }
 }
 
-/* The same for a tile of rows x vecs vectors. */
+/* The same for a tile of rows x vecs vectors, and what follows: a, b and add are those of this line and tile. */
 static inline __attribute__((always_inline)) void N(tile)(const int rows, const int vecs, const REAL *restrict from,
                                                           int64_t pitch, REAL *restrict to, int64_t to_pitch,
-                                                          const int *where, const REAL *value, int64_t count)
+                                                          const int *where, const REAL *value, int64_t count,
+                                                          N(After) after, int past)
 {
     VEC sum[8];
 #pragma GCC unroll 8
@@ -158,13 +163,27 @@ static inline __attribute__((always_inline)) void N(tile)(const int rows, const 
 #pragma GCC unroll 8
         for (int j = 0; j < rows * vecs; j++) sum[j] += times * AT(at + j / vecs * pitch + j % vecs * LANES);
     }
+    if (after.a)
 #pragma GCC unroll 8
-    for (int j = 0; j < rows * vecs; j++) *(VEC *)(to + j / vecs * to_pitch + j % vecs * LANES) = sum[j];
+        for (int j = 0; j < rows * vecs; j++) sum[j] = sum[j] * *after.a + *after.b;
+    if (after.a && after.add)
+#pragma GCC unroll 8
+        for (int j = 0; j < rows * vecs; j++) sum[j] += AT(after.add + j / vecs * to_pitch + j % vecs * LANES);
+    if (after.a && after.relu)
+#pragma GCC unroll 8
+        for (int j = 0; j < rows * vecs; j++) sum[j] = PASSED(sum[j], sum[j]);
+    if (past)
+#pragma GCC unroll 8
+        for (int j = 0; j < rows * vecs; j++) STORE(to + j / vecs * to_pitch + j % vecs * LANES, sum[j], 1);
+    else
+#pragma GCC unroll 8
+        for (int j = 0; j < rows * vecs; j++) *(VEC *)(to + j / vecs * to_pitch + j % vecs * LANES) = sum[j];
 }
 
 /* `to` has lines of height x width numbers one after the other. */
 static void N(combine_tiles)(const REAL *from, int64_t pitch, REAL *to, int64_t height, int64_t width, int64_t lines,
-                             const int64_t *first, const int *where, const REAL *value, Ahead ahead)
+                             const int64_t *first, const int *where, const REAL *value, N(After) after, int past,
+                             Ahead ahead)
 {
     const int64_t tiles = lines * height * width / (8 * LANES) + 1, share = (ahead.end - ahead.next) / LINE / tiles + 1;
     const int64_t wide = width / LANES, vecs = wide % 8 == 0 ? 8 : wide % 4 == 0 ? 4 : wide % 2 == 0 ? 2 : 1;
@@ -173,12 +192,13 @@ static void N(combine_tiles)(const REAL *from, int64_t pitch, REAL *to, int64_t 
         for (int64_t x = 0; x < width; x += vecs * LANES)
             for (int64_t o = 0; o < lines; o++) { /* all lines at one place, while that place is in the cache */
                 const REAL *in = from + y * pitch + x;
-                REAL *out = to + (o * height + y) * width + x;
-                const int64_t k = first[o], count = first[o + 1] - k;
+                const int64_t place = (o * height + y) * width + x, k = first[o], count = first[o + 1] - k;
+                const N(After) then = {after.a ? after.a + o : 0, after.b + o, after.add ? after.add + place : 0, after.relu};
+                REAL *out = to + place;
                 Ahead later = ahead_of(out + 3 * height * width, 8 * sizeof(VEC)); /* the tile after the next two */
-                fetch(&later, 8 * sizeof(VEC) / LINE);
+                if (!past) fetch(&later, 8 * sizeof(VEC) / LINE);
                 fetch(&ahead, share);
-#define TILE(r, v) N(tile)(r, v, in, pitch, out, width, where + k, value + k, count)
+#define TILE(r, v) N(tile)(r, v, in, pitch, out, width, where + k, value + k, count, then, past)
                 if (vecs == 8) TILE(1, 8);
                 else if (vecs == 4 && rows == 2) TILE(2, 4);
                 else if (vecs == 2 && rows == 4) TILE(4, 2);
@@ -305,70 +325,106 @@ static void N(unpack)(const Shape *s, int64_t images, const REAL *planes, REAL *
     }
 }
 
-int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const int64_t *first, const int *where,
-                   const REAL *value, const int64_t *back_first, int64_t threads)
+/* Mean and sum of squared distances of one plane, which is also copied. */
+static void N(statistics_of)(const REAL *plane, REAL *copy, int64_t places, double *found, int past)
 {
+    double first = 0, second = 0;
+    N(sums)(plane, *plane, places, &first, &second);
+    int64_t p = 0;
+    for (; p + LANES <= places; p += LANES) STORE(copy + p, AT(plane + p), past);
+    for (; p < places; p++) copy[p] = plane[p];
+    const double within = second - first * first / places;
+    found[0] = *plane + first / places;
+    found[1] = within > 0 || within != within ? within : 0;
+}
+
+/* y = x * w, or with a what follows; or with parts (images, outputs, 2) its statistics too. */
+int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const int64_t *first, const int *where,
+                   const REAL *value, const int64_t *back_first, const REAL *a, const REAL *b, const REAL *add, int64_t relu,
+                   double *parts, int64_t threads)
+{
+    const int64_t places = s->out_height * s->out_width, result = s->outputs * places;
     const int64_t count = s->channels * s->stride_y * s->stride_x, image = s->channels * s->height * s->width;
+    const int past = places % LANES == 0 && streams(y, images * result * sizeof(REAL));
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
         REAL *planes = cleared((count * s->plane + s->slack) * sizeof(REAL)), *out = room(s->outputs * s->plane * sizeof(REAL));
-        failed = !planes || !out;
+        REAL *held = room((parts ? s->stack * result : 0) * sizeof(REAL)); /* y of these images, while statistics are taken */
+        failed = !planes || !out || !held;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < images; n += s->stack) {
             if (failed) continue;
             const int64_t here = images - n < s->stack ? images - n : s->stack;
+            REAL *to = parts ? held : y + n * result;
             N(pack)(s, here, x + n * image, planes, back_first);
             if (s->out_width % 8 == 0) {
                 const Ahead ahead = ahead_of(x + (n + 1) * image, n + 1 < images ? image * sizeof(REAL) : 0);
-                N(combine_tiles)(planes, s->pitch, y + n * s->outputs * s->out_height * s->out_width, s->out_height,
-                                 s->out_width, s->outputs, first, where, value, ahead);
-                continue;
+                const N(After) after = {a, b, add ? add + n * result : 0, relu};
+                N(combine_tiles)(planes, s->pitch, to, s->out_height, s->out_width, s->outputs, first, where, value, after,
+                                 past && !parts, ahead);
+            } else {
+                N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where,
+                           value);
+                for (int64_t at = 0; at < here * s->outputs; at++) {
+                    const int64_t o = at % s->outputs, m = at / s->outputs;
+                    REAL *plane = to + at * places;
+                    N(copy_rows)(plane, s->out_width, out + o * s->plane + m * s->rows * s->pitch, s->pitch, s->out_height,
+                                 s->out_width);
+                    if (a) N(finish)(0, relu, plane, a + o, b + o, add ? add + n * result + at * places : 0, plane, places, 0);
+                }
             }
-            N(combine)(planes, out, s->plane, ((here - 1) * s->rows + s->out_height) * s->pitch, s->outputs, first, where,
-                       value);
-            for (int64_t m = 0; m < here; m++)
-                for (int64_t o = 0; o < s->outputs; o++)
-                    N(copy_rows)(y + ((n + m) * s->outputs + o) * s->out_height * s->out_width, s->out_width,
-                                 out + o * s->plane + m * s->rows * s->pitch, s->pitch, s->out_height, s->out_width);
+            for (int64_t at = 0; parts && at < here * s->outputs; at++)
+                N(statistics_of)(to + at * places, y + n * result + at * places, places, parts + 2 * (n * s->outputs + at), past);
         }
+        DONE();
         free(planes);
         free(out);
+        free(held);
     }
     return failed;
 }
 
-/* by_x or by_value may be null; by_value (threads, kept weights) is added to, by each thread in its own line. */
+/* by_x or by_value may be null; by_value (threads, kept weights) is added to, by each thread in its own line. Where
+   BatchNorm followed: y that it was given, its a, b and k of `batch_norm_backward`, and whether there was a ReLU that
+   g has not passed through yet; else y is null. */
 int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const REAL *g, REAL *by_x, REAL *by_value,
                             const int64_t *first, const int *where, const int64_t *back_first, const int *back_where,
-                            const REAL *back_value, int64_t threads)
+                            const REAL *back_value, const REAL *y, const REAL *a, const REAL *b, const REAL *k, int64_t relu,
+                            int64_t threads)
 {
+    const N(After) nothing = {0};
     const int64_t count = s->channels * s->stride_y * s->stride_x, image = s->channels * s->height * s->width;
-    const int64_t result = s->outputs * s->out_height * s->out_width;
+    const int64_t places = s->out_height * s->out_width, result = s->outputs * places;
+    const int past = streams(by_x, images * image * sizeof(REAL));
     const int straight = s->out_width % 8 == 0; /* dots with g as it is */
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
         REAL *planes = cleared((count * s->plane + s->slack) * sizeof(REAL)), *grads = cleared(s->outputs * s->grad * sizeof(REAL));
-        REAL *back = room(count * s->plane * sizeof(REAL));
-        failed = !planes || !grads || !back;
+        REAL *back = room(count * s->plane * sizeof(REAL)), *through = room((y ? s->stack * result : 0) * sizeof(REAL));
+        failed = !planes || !grads || !back || !through;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < images; n += s->stack) {
             if (failed) continue;
             const int64_t here = images - n < s->stack ? images - n : s->stack;
-            const int64_t at = n * result;
+            const REAL *now = g + n * result; /* the gradients of these images */
+            for (int64_t at = 0; y && at < here * s->outputs; at++) {
+                const int64_t o = at % s->outputs, from = n * result + at * places;
+                N(back)(0, relu ? N(BY_Y) : N(LINEAR), g + from, y + from, a + o, b + o, k + o, s->outputs,
+                        through + at * places, places, 0);
+            }
+            if (y) now = through;
             if (here < s->stack) memset(grads, 0, s->outputs * s->grad * sizeof(REAL)); /* what is left of earlier images */
             for (int64_t m = 0; m < here && (by_x || !straight); m++)
                 for (int64_t o = 0; o < s->outputs; o++)
                     N(copy_rows)(grads + o * s->grad + s->slack + m * s->rows * s->pitch, s->pitch,
-                                 g + at + (m * s->outputs + o) * s->out_height * s->out_width, s->out_width, s->out_height,
-                                 s->out_width);
+                                 now + (m * s->outputs + o) * places, s->out_width, s->out_height, s->out_width);
             const int64_t next = n + 1 < images ? sizeof(REAL) : 0; /* bytes of a number of the next image */
             if (by_value) {
                 REAL *sums = by_value + THREAD * first[s->outputs];
                 N(pack)(s, here, x + n * image, planes, back_first);
-                if (straight) N(dots_rows)(s, g + at, planes, first, where, sums,
-                                           ahead_of(g + at + result, next * result));
+                if (straight) N(dots_rows)(s, now, planes, first, where, sums, ahead_of(g + (n + 1) * result, next * result));
                 else N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, sums);
             }
             if (!by_x) continue;
@@ -376,15 +432,18 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
             if (s->stride_y == 1 && s->stride_x == 1 && s->width % 8 == 0 && straight) {
                 /* the image without its padding */
                 N(combine_tiles)(grads + s->pad_y * s->pitch + s->pad_x, s->pitch, to, s->height, s->width, count,
-                                 back_first, back_where, back_value, ahead_of(x + (n + 1) * image, next * image));
+                                 back_first, back_where, back_value, nothing, past,
+                                 ahead_of(x + (n + 1) * image, next * image));
             } else {
                 N(combine)(grads, back, s->plane, here * s->rows * s->pitch, count, back_first, back_where, back_value);
                 N(unpack)(s, here, back, to);
             }
         }
         free(planes);
+        DONE();
         free(grads);
         free(back);
+        free(through);
     }
     return failed;
 }

@@ -253,9 +253,11 @@ static void N(spread)(const Tiles *s, const REAL *g, int64_t tile, const REAL *z
     if (o < s->outputs) N(spread_vector)(at, o, 0, s->outputs - o, to, wide);
 }
 
-/* A' M A of one tile's M (36, step) for the vector of outputs that begins at o. */
+/* A' M A of one tile's M (36, step) for the vector of outputs that begins at o, and what follows; `more` is where what is
+   added lies for each of the 16 places, if anything is. */
 static inline __attribute__((always_inline)) void N(gather_vector)(const REAL *m, int64_t step, const REAL *const *at, int64_t o,
-                                                                   const int whole, int64_t left)
+                                                                   const int whole, int64_t left, const REAL *const *more,
+                                                                   N(After) after)
 {
     VEC half[4][6], t[4];
 #pragma GCC unroll 6
@@ -273,6 +275,9 @@ static inline __attribute__((always_inline)) void N(gather_vector)(const REAL *m
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
             REAL *to = (REAL *)at[4 * i + j] + o;
+            if (after.a) t[j] = t[j] * LOAD(after.a + o) + LOAD(after.b + o);
+            if (after.a && more) t[j] += LOAD(more[4 * i + j] + o);
+            if (after.a && after.relu) t[j] = PASSED(t[j], t[j]);
             if (whole) AT(to) = t[j];
             else N(store_part)(to, t[j], left);
         }
@@ -280,18 +285,20 @@ static inline __attribute__((always_inline)) void N(gather_vector)(const REAL *m
 }
 
 /* The same for `count` outputs, into y; what falls beyond the image goes to `waste`. */
-static void N(gather)(const Tiles *s, const REAL *m, int64_t step, int64_t tile, int64_t count, REAL *waste, REAL *y)
+static void N(gather)(const Tiles *s, const REAL *m, int64_t step, int64_t tile, int64_t count, REAL *waste, REAL *y,
+                      N(After) after)
 {
-    const REAL *at[16];
+    const REAL *at[16], *added[16], *const *more = after.add ? added : 0;
     int64_t o = 0;
     N(places)(s, 4, tile, 0, 0, y, s->out_height, s->out_width, s->outputs, waste, at);
+    for (int k = 0; k < 16 && more; k++) added[k] = at[k] == waste ? waste : after.add + (at[k] - y);
     for (; o + LANES <= count; o += LANES) {
         if (o % 16 == 0)
 #pragma GCC unroll 16
             for (int k = 0; k < 16; k++) __builtin_prefetch(at[k] + 4 * s->outputs + o, 1, 3);
-        N(gather_vector)(m, step, at, o, 1, LANES);
+        N(gather_vector)(m, step, at, o, 1, LANES, more, after);
     }
-    if (o < count) N(gather_vector)(m, step, at, o, 0, count - o);
+    if (o < count) N(gather_vector)(m, step, at, o, 0, count - o, more, after);
 }
 
 /* (ROWS, vecs vectors) of M from ROWS lines of V and one panel of U */
@@ -321,7 +328,9 @@ static inline __attribute__((always_inline)) void N(multiply)(const int vecs, co
 /* How many vectors of a panel hold outputs. */
 #define VECTORS(panel, outputs) ((outputs) - (panel) * PANEL > LANES ? 2 : 1)
 
-int N(winograd)(const Tiles *s, const REAL *x, const REAL *u, REAL *y)
+/* y = x * w, or with a what follows */
+int N(winograd)(const Tiles *s, const REAL *x, const REAL *u, const REAL *a, const REAL *b, const REAL *add, int64_t relu,
+                REAL *y)
 {
     const int64_t tiles = s->images * s->down * s->across, panels = PANELS(s->outputs);
     const int64_t wide = (panels < CHUNK ? panels : CHUNK) * PANEL;
@@ -348,7 +357,8 @@ int N(winograd)(const Tiles *s, const REAL *x, const REAL *u, REAL *y)
                             else N(multiply)(1, from, v_step, by, s->channels, to, m_step);
                         }
                 const int64_t o = first * PANEL, left = s->outputs - o, count = left < wide ? left : wide;
-                for (int64_t t = 0; t < here; t++) N(gather)(s, m + t * m_step, wide, start + t, count, waste, y + o);
+                const N(After) after = {a ? a + o : 0, b ? b + o : 0, add ? add + o : 0, relu};
+                for (int64_t t = 0; t < here; t++) N(gather)(s, m + t * m_step, wide, start + t, count, waste, y + o, after);
             }
         }
         free(v);
