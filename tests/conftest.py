@@ -46,7 +46,7 @@ def fastest(tmp_path, monkeypatch):
         def measured(ways):
             for work in ways.values():
                 work()
-            return {way: 0.5 ** (best.index(way) + 1) if way in best else 1.0 for way in ways}
+            return {way: 0.5 ** best.index(way) if way in best else 2.0 for way in ways}
 
         monkeypatch.setattr(memory, "memory_file", lambda: tmp_path / f"{' '.join(best)} is fastest")
         monkeypatch.setattr(choice, "measure", measured)

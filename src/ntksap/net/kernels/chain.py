@@ -70,10 +70,10 @@ class Chain:
         given = (x, conv.weight, norm.weight, norm.bias, add)
         leaves = [None if t is None else t.detach().requires_grad_(learns and t.requires_grad) for t in given]
         wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
-        way = conv.way(x)
+        way = conv.way(x, conv.weight, conv.bias)
 
         def apart(x: Tensor, weight: Tensor, scale: Any, shift: Any, add: Any) -> Tensor:
-            y = conv.works[way](x, weight, conv.bias)
+            y = conv.work(way)(x, weight, conv.bias)
             if norm.training:
                 y = functional.batch_norm(y, None, None, scale, shift, training=True, eps=norm.eps)
             else:
@@ -94,7 +94,7 @@ class Chain:
 
     def _fused(self, x: Tensor, add: Tensor | None) -> Tensor:
         conv, norm = self.conv, self.norm
-        z, statistics = self._joined(conv.way(x), x, conv.weight, norm.weight, norm.bias, add)
+        z, statistics = self._joined(conv.way(x, conv.weight, conv.bias), x, conv.weight, norm.weight, norm.bias, add)
         if statistics is not None:
             track(norm, *statistics, z.numel() // z.shape[1])
         return z
@@ -112,7 +112,7 @@ class Chain:
                 traversal = traversal_of(x, conv.kept, geometry(conv))
                 z, mean, variance = _ConvNorm.apply(x, weight, scale, shift, add, traversal, norm.eps, relu)  # type: ignore[no-untyped-call]
             else:
-                y = laid_out_like(x, conv.works[way](x, weight, conv.bias))
+                y = laid_out_like(x, conv.work(way)(x, weight, conv.bias))
                 z, mean, variance = batch_norm(y, scale, shift, norm.eps, add, relu=relu)
             return z, (mean, variance)
         a, b = _line(norm, scale, shift, conv.bias)
@@ -121,7 +121,7 @@ class Chain:
             return convolve(x, weight, traversal_of(x, conv.kept, geometry(conv)), After(a, b, add, relu)), None
         if way == DENSE and winograd.faster(x, weight, geometry(conv)):
             return winograd.conv(x, weight, conv.padding, After(a, b, add, relu)), None  # type: ignore[arg-type]
-        y = laid_out_like(x, conv.works[way](x, weight, None))
+        y = laid_out_like(x, conv.work(way)(x, weight, None))
         return finish(y, a, b, add, relu=relu), None
 
 

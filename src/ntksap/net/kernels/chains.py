@@ -26,6 +26,9 @@ from ntksap.net.kernels.sparse_conv import suits
 _PURE = {"nn", "functional", "relu", "relu_", "add", "flatten"}
 """What such code may name of torch and of tensors."""
 
+FEW = 2**16
+"""Of fewer numbers than this, nothing needs to be done as one: they stay in the cache from one layer to the next."""
+
 _SUMS = (operator.add, torch.add)
 _RELUS = (functional.relu, functional.relu_, torch.relu, torch.relu_, "relu", "relu_")
 """Functions, and names of methods."""
@@ -43,14 +46,17 @@ class Link:
 
 
 class Chained(Unscriptable):
-    """What a module becomes for a while: it does what its own code does, but chains as one, which are attributes."""
+    """What a module becomes for a while: it does what its own code does, but chains as one, which are attributes.
 
-    _followed: Callable[[Tensor], Tensor]
+    ``_followed`` is that code as torch.fx wrote it.
+    """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         """Return what the module itself would return."""
+        if type(x) is not Tensor or x.numel() < FEW:
+            return super().forward(x)  # type: ignore[misc,no-any-return]
         refuse_recording(x)
-        return self._followed(x)
+        return self._followed(x)  # type: ignore[no-any-return]
 
 
 def follow(module: nn.Module) -> tuple[type[nn.Module], dict[str, Link]] | None:

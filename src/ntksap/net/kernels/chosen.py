@@ -1,7 +1,7 @@
 """Layers that go the fastest way, see `ntksap.net.kernels.choice`."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -30,7 +30,7 @@ Bias: TypeAlias = Tensor | None
 
 def fastest(
     chooser: Chooser,
-    works: Mapping[str, Work],
+    work: Callable[[str], Work],
     fitting: Callable[[], Iterable[str]],
     x: Tensor,
     weight: Tensor,
@@ -42,7 +42,7 @@ def fastest(
     learns = learning(x, weight)
 
     def ways() -> Ways:
-        return {way: whole(works[way], x, weight, bias, learns) for way in (TORCH, *fitting())}
+        return {way: whole(work(way), x, weight, bias, learns) for way in (TORCH, *fitting())}
 
     return chooser.way(x, learns, ways)
 
@@ -63,16 +63,15 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
         if self.chooser.leaves_to_torch(x, weight):
             return self._by_torch(x, weight, bias)
         refuse_recording(x)
-        return self.works[self.way(x)](x, weight, bias)
+        return self.work(self.way(x, weight, bias))(x, weight, bias)
 
-    @property
-    def works(self) -> dict[str, Work]:
-        """Each way to do the work."""
-        return {TORCH: self._by_torch, DENSE: self._dense, KEPT: self._by_kept}
+    def work(self, way: str) -> Work:
+        """Return what does the work in this way."""
+        return self._by_kept if way == KEPT else self._dense if way == DENSE else self._by_torch
 
-    def way(self, x: Tensor) -> str:
+    def way(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
         """Return the fastest way for such images."""
-        return fastest(self.chooser, self.works, lambda: self._fitting(x), x, self.weight, self.bias)
+        return fastest(self.chooser, self.work, lambda: self._fitting(x), x, weight, bias)
 
     def size_of(self, x: Tensor) -> torch.Size:
         """Return the size of the result for images x (N, C, H, W)."""
@@ -186,7 +185,8 @@ def chosen_linear(
         return sparse_linear(x, weight, bias, kept, turned=turned)
 
     works = {TORCH: by_torch, KEPT: by_kept}
-    return works[fastest(chooser, works, lambda: (KEPT,) if few(kept) else (), x, weight, bias)](x, weight, bias)
+    way = fastest(chooser, works.__getitem__, lambda: (KEPT,) if few(kept) else (), x, weight, bias)
+    return works[way](x, weight, bias)
 
 
 def few(kept: Tensor) -> bool:

@@ -9,11 +9,15 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+from torch.overrides import has_torch_function
 
 from ntksap._base import InputError
 from ntksap.net.kernels.cache import find, keep, private_folders
@@ -21,6 +25,7 @@ from ntksap.net.kernels.cache import find, keep, private_folders
 SOURCES = ("kernels.c", "sparse_conv.h", "sparse_linear.h", "batch_norm.h", "winograd.h")
 TUNED: tuple[list[str], ...] = (["-march=native"], ["-mcpu=native"], [])  # the first that the compiler knows
 
+_REAL = (torch.float32, torch.float64)
 _SUFFIXES = {torch.float32: "_float", torch.float64: "_double", None: ""}
 
 
@@ -45,34 +50,30 @@ def provenance() -> str:
 
 def available(*tensors: Tensor) -> bool:
     """Whether the kernels can work on these tensors, and nobody is watching what torch does with them."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return False
     for tensor in tensors:
-        if not tensor.is_cpu or tensor.dtype not in (torch.float32, torch.float64):
+        if not tensor.is_cpu or tensor.dtype not in _REAL:
             return False
     return library() is not None and not torch._C._len_torch_dispatch_stack()
 
 
 def transformed(*tensors: Tensor) -> bool:
     """Whether a tensor has rules of its own, or is inside torch.compile, torch.func or forward mode."""
-    if torch.compiler.is_compiling():
+    if is_compiling() or has_torch_function(tensors):
         return True
-    if torch.overrides.has_torch_function(tensors):
-        return True
-    dual = torch.autograd.forward_ad._current_level >= 0
+    dual = forward_ad._current_level >= 0
     for tensor in tensors:
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return True
-        if dual and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+        if is_functorch_wrapped_tensor(tensor) or (dual and forward_ad.unpack_dual(tensor).tangent is not None):
             return True
     return False
 
 
 def usable(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernels can work on x with these weights, and give what torch would give."""
-    if torch.compiler.is_compiling() or x.dtype != weight.dtype or torch.is_autocast_enabled("cpu"):
+    if x.dtype != weight.dtype or not weight.is_cpu or torch.is_autocast_enabled("cpu"):
         return False
-    return available(x) and weight.is_cpu and not transformed(x, weight) and x.numel() > 0
+    return available(x) and not transformed(x, weight) and x.numel() > 0
 
 
 def refuse_recording(x: object) -> None:
@@ -110,8 +111,11 @@ NOTHING = After()
 
 
 def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:
-    """Call a kernel; its arguments are tensors, numbers and structures."""
-    if getattr(library(), name + _SUFFIXES[dtype])(*map(_argument, arguments)):
+    """Call a kernel; its arguments are tensors (or None), numbers and structures."""
+    kernel = getattr(library(), name + _SUFFIXES[dtype])
+    if kernel.argtypes is None:  # once: telling ctypes takes less time than wrapping every argument of every call
+        kernel.argtypes = [_type_of(value) for value in arguments]
+    if kernel(*[value.data_ptr() if isinstance(value, Tensor) else value for value in arguments]):
         raise torch.OutOfMemoryError(f"can't allocate memory for {name}")
 
 
@@ -120,14 +124,12 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-def _argument(value: object) -> object:
-    if isinstance(value, Tensor):
-        return ctypes.c_void_p(value.data_ptr())
-    if isinstance(value, int):
-        return ctypes.c_int64(value)
-    if isinstance(value, float):
-        return ctypes.c_double(value)
-    return ctypes.c_void_p() if value is None else ctypes.byref(value)  # type: ignore[arg-type]
+def _type_of(value: object) -> type[Any]:
+    if isinstance(value, ctypes.Structure):
+        return ctypes.POINTER(type(value))
+    return (
+        ctypes.c_int64 if isinstance(value, int) else ctypes.c_double if isinstance(value, float) else ctypes.c_void_p
+    )
 
 
 def _loaded(compiler: str) -> ctypes.CDLL:
