@@ -111,7 +111,7 @@ NOTHING = After()
 
 
 def call(name: str, dtype: torch.dtype | None, *arguments: object) -> None:
-    """Call a kernel; its arguments are tensors (or None), numbers and structures."""
+    """Call a kernel; its arguments are tensors (or None), numbers, and what it is given by reference."""
     kernel = getattr(library(), name + _SUFFIXES[dtype])
     if kernel.argtypes is None:  # once: telling ctypes takes less time than wrapping every argument of every call
         kernel.argtypes = [_type_of(value) for value in arguments]
@@ -125,7 +125,7 @@ def threads() -> int:
 
 
 def _type_of(value: object) -> type[Any]:
-    if isinstance(value, ctypes.Structure):
+    if isinstance(value, ctypes.Structure | ctypes.c_int64):  # by reference
         return ctypes.POINTER(type(value))
     return (
         ctypes.c_int64 if isinstance(value, int) else ctypes.c_double if isinstance(value, float) else ctypes.c_void_p

@@ -61,6 +61,9 @@ class Traversal:
     back_where: Tensor
 
 
+NO_NORM: tuple[object, ...] = (None, None, None, None, 0)
+"""Where no BatchNorm follows, see `carry_back`."""
+
 Size: TypeAlias = int | Sequence[int]
 
 
@@ -116,11 +119,8 @@ def by_kept_weights(
         return None
     traversal, x, g = traversal_of(x, kept, how), x.contiguous(), g.contiguous()
     found = x.new_zeros(len(g), len(traversal.kept))
-    lists = (traversal.first, traversal.where, traversal.back_first, traversal.back_where, None)
     for one, to in zip(g, found, strict=True):
-        call(
-            "sparse_conv_backward", x.dtype, traversal.shape, 1, x, one, None, to, *lists, None, None, None, None, 0, 1
-        )
+        _call_back(x, None, traversal, one, None, to, 1)
     return found
 
 
@@ -242,10 +242,10 @@ def convolve(
     parts: Tensor | None = None,
 ) -> Tensor:
     """Return x ∗ w, or what follows it; ``parts`` (N, C', 2) are filled with what `normalised` takes."""
-    shape, values = traversal.shape, weight.detach().flatten()[traversal.kept]
+    shape, weight = traversal.shape, weight.detach().contiguous()
     y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
-    lists = (traversal.first, traversal.where, values, traversal.back_first)
-    call("sparse_conv", x.dtype, shape, len(x), x, y, *lists, *after, parts, _workers(x, traversal))
+    lists = (traversal.kept, traversal.first, traversal.where, traversal.back_first)
+    call("sparse_conv", x.dtype, shape, len(x), x, weight, y, *lists, *after, parts, _workers(x, traversal))
     return y
 
 
@@ -260,23 +260,43 @@ def carry_back(
     traversal: Traversal,
     g: Tensor,
     wanted: Sequence[bool],
-    norm: tuple[object, ...] = (None, None, None, None, 0),
+    norm: tuple[object, ...] = NO_NORM,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the derivatives of ⟨g, x ∗ w⟩ with respect to x and w, those that are wanted.
 
     Where BatchNorm followed, ``norm`` is what it was given, its a, b and k (see `ntksap.net.kernels.batch_norm`), and
     whether there was a ReLU that g has not passed through yet.
     """
-    values = weight.detach().flatten()[traversal.kept][traversal.order]
     by_x = torch.empty_like(x) if wanted[0] else None
     workers = _workers(x, traversal)
-    by_values = x.new_zeros(workers, len(values)) if wanted[1] else None
-    lists = (traversal.first, traversal.where, traversal.back_first, traversal.back_where, values)
-    call("sparse_conv_backward", x.dtype, traversal.shape, len(x), x, g, by_x, by_values, *lists, *norm, workers)
+    by_values = x.new_zeros(workers, len(traversal.kept)) if wanted[1] else None
+    _call_back(x, weight.detach().contiguous(), traversal, g, by_x, by_values, workers, norm)
     if by_values is None:
         return by_x, None
     by_weight = x.new_zeros(weight.numel()).index_copy_(0, traversal.kept, by_values.sum(0)).view(weight.shape)
     return by_x, torch.empty_like(weight).copy_(by_weight)  # in the weight's own layout, as DDP wants it
+
+
+def _call_back(
+    x: Tensor,
+    weight: Tensor | None,
+    traversal: Traversal,
+    g: Tensor,
+    by_x: Tensor | None,
+    by_values: Tensor | None,
+    workers: int,
+    norm: tuple[object, ...] = NO_NORM,
+) -> None:
+    lists = (
+        traversal.kept,
+        traversal.first,
+        traversal.where,
+        traversal.order,
+        traversal.back_first,
+        traversal.back_where,
+    )
+    arguments = (len(x), x, weight, g, by_x, by_values, *lists, *norm, workers)
+    call("sparse_conv_backward", x.dtype, traversal.shape, *arguments)
 
 
 class _SparseConv(torch.autograd.Function):

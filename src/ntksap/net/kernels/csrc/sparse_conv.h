@@ -325,6 +325,14 @@ static void N(unpack)(const Shape *s, int64_t images, const REAL *planes, REAL *
     }
 }
 
+/* The kept weights in the order of `index`, or where `order` is given of index[order]; null if memory ran out. */
+static REAL *N(kept_of)(const REAL *weight, const int64_t *index, const int64_t *order, int64_t count)
+{
+    REAL *value = room(count * sizeof(REAL));
+    for (int64_t k = 0; value && k < count; k++) value[k] = weight[index[order ? order[k] : k]];
+    return value;
+}
+
 /* Mean and sum of squared distances of one plane, which is also copied. */
 static void N(statistics_of)(const REAL *plane, REAL *copy, int64_t places, double *found, int past)
 {
@@ -339,19 +347,20 @@ static void N(statistics_of)(const REAL *plane, REAL *copy, int64_t places, doub
 }
 
 /* y = x * w, or with a what follows; or with parts (images, outputs, 2) its statistics too. */
-int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const int64_t *first, const int *where,
-                   const REAL *value, const int64_t *back_first, const REAL *a, const REAL *b, const REAL *add, int64_t relu,
+int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, const REAL *weight, REAL *y, const int64_t *index,
+                   const int64_t *first, const int *where, const int64_t *back_first, const REAL *a, const REAL *b, const REAL *add, int64_t relu,
                    double *parts, int64_t threads)
 {
     const int64_t places = s->out_height * s->out_width, result = s->outputs * places;
     const int64_t count = s->channels * s->stride_y * s->stride_x, image = s->channels * s->height * s->width;
     const int past = places % LANES == 0 && streams(y, images * result * sizeof(REAL));
+    REAL *value = N(kept_of)(weight, index, 0, first[s->outputs]);
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
         REAL *planes = cleared((count * s->plane + s->slack) * sizeof(REAL)), *out = room(s->outputs * s->plane * sizeof(REAL));
         REAL *held = room((parts ? s->stack * result : 0) * sizeof(REAL)); /* y of these images, while statistics are taken */
-        failed = !planes || !out || !held;
+        failed = !value || !planes || !out || !held;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < images; n += s->stack) {
             if (failed) continue;
@@ -382,28 +391,30 @@ int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, REAL *y, const
         free(out);
         free(held);
     }
+    free(value);
     return failed;
 }
 
-/* by_x or by_value may be null; by_value (threads, kept weights) is added to, by each thread in its own line. Where
+/* by_x (which needs the weight) or by_value may be null; by_value (threads, kept weights) is added to, by each thread in its own line. Where
    BatchNorm followed: y that it was given, its a, b and k of `batch_norm_backward`, and whether there was a ReLU that
    g has not passed through yet; else y is null. */
-int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const REAL *g, REAL *by_x, REAL *by_value,
-                            const int64_t *first, const int *where, const int64_t *back_first, const int *back_where,
-                            const REAL *back_value, const REAL *y, const REAL *a, const REAL *b, const REAL *k, int64_t relu,
+int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const REAL *weight, const REAL *g, REAL *by_x,
+                            REAL *by_value, const int64_t *index, const int64_t *first, const int *where, const int64_t *order,
+                            const int64_t *back_first, const int *back_where, const REAL *y, const REAL *a, const REAL *b, const REAL *k, int64_t relu,
                             int64_t threads)
 {
     const N(After) nothing = {0};
     const int64_t count = s->channels * s->stride_y * s->stride_x, image = s->channels * s->height * s->width;
     const int64_t places = s->out_height * s->out_width, result = s->outputs * places;
     const int past = streams(by_x, images * image * sizeof(REAL));
+    REAL *back_value = by_x ? N(kept_of)(weight, index, order, first[s->outputs]) : room(0);
     const int straight = s->out_width % 8 == 0; /* dots with g as it is */
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
         REAL *planes = cleared((count * s->plane + s->slack) * sizeof(REAL)), *grads = cleared(s->outputs * s->grad * sizeof(REAL));
         REAL *back = room(count * s->plane * sizeof(REAL)), *through = room((y ? s->stack * result : 0) * sizeof(REAL));
-        failed = !planes || !grads || !back || !through;
+        failed = !back_value || !planes || !grads || !back || !through;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < images; n += s->stack) {
             if (failed) continue;
@@ -445,6 +456,7 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
         free(back);
         free(through);
     }
+    free(back_value);
     return failed;
 }
 
