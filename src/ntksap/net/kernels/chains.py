@@ -6,7 +6,6 @@ chance or on other attributes is left alone, and so is what cannot be followed.
 """
 
 import dis
-import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator
@@ -36,13 +35,15 @@ _RELUS = (functional.relu, functional.relu_, torch.relu, torch.relu_, "relu", "r
 
 @dataclass(frozen=True)
 class Link:
-    """Layers of a module that follow one another: convolution, BatchNorm, and a ReLU if there is one at the end."""
+    """Layers of a module that follow one another, by their names; a ReLU may also be a function, or missing."""
 
-    conv: nn.Conv2d
-    norm: nn.BatchNorm2d
-    relu: Callable[[Tensor], Tensor] | None
+    conv: str
+    norm: str
     adds: bool
-    name: str
+    relu: str | Callable[[Tensor], Tensor] | None
+
+    def __str__(self) -> str:
+        return f"{self.conv} + {self.norm}{' + sum' * self.adds}{' + ReLU' * (self.relu is not None)}"
 
 
 class Chained(Unscriptable):
@@ -65,7 +66,23 @@ def follow(module: nn.Module) -> tuple[type[nn.Module], dict[str, Link]] | None:
     None if there are no chains, or if it is not certain that the module always does the same.
     """
     children = set(map(type, module.children()))
-    if not ({nn.Conv2d, nn.BatchNorm2d} <= children and _always_the_same(module)):
+    if not {nn.Conv2d, nn.BatchNorm2d} <= children or "forward" in module.__dict__:
+        return None
+    parts = tuple((name, type(part)) for name, part in module.named_modules())
+    missing = tuple(name for name, value in module.__dict__.items() if value is None)
+    if (parts, missing) not in _known:  # modules that are built alike are followed once
+        _known[parts, missing] = _follow(module)
+    found = _known[parts, missing]
+    if found is not None and not all(suits(module._modules[link.conv]) for link in found[1].values()):  # type: ignore[arg-type]
+        return None
+    return found
+
+
+_known: dict[object, tuple[type[nn.Module], dict[str, Link]] | None] = {}
+
+
+def _follow(module: nn.Module) -> tuple[type[nn.Module], dict[str, Link]] | None:
+    if not _always_the_same(module):
         return None
     try:
         graph = _Children().trace(module)
@@ -75,7 +92,10 @@ def follow(module: nn.Module) -> tuple[type[nn.Module], dict[str, Link]] | None:
     links = {f"_chain_{index}": link for index, link in enumerate(_join(module, graph, writes))}
     if not links or (writes and any(getattr(node.target, "__module__", "") == "_operator" for node in graph.nodes)):
         return None
-    return _chained(type(module), graph.python_code("self").src), links  # type: ignore[arg-type]
+    names: dict[str, Any] = {"torch": torch}
+    exec(graph.python_code("self").src, names)
+    own = type(module)
+    return type(f"Chained{own.__name__}", (Chained, own), {"_followed": names["forward"]}), links
 
 
 class _Children(torch.fx.Tracer):
@@ -83,19 +103,11 @@ class _Children(torch.fx.Tracer):
         return True
 
 
-@functools.cache
-def _chained(own: type[nn.Module], source: str) -> type[nn.Module]:
-    """Return a subclass with this source as its code, which torch.fx wrote."""
-    names: dict[str, Any] = {"torch": torch}
-    exec(source, names)
-    return type(f"Chained{own.__name__}", (Chained, own), {"_followed": names["forward"]})
-
-
 def _always_the_same(module: nn.Module) -> bool:
     """Whether the module's code reads submodules, None and torch only, so that it takes the same steps every time."""
     own = type(module)
     usual = own.__call__ is nn.Module.__call__ and own.__getattr__ is nn.Module.__getattr__
-    if not usual or "forward" in module.__dict__ or not isinstance(own.forward, FunctionType):
+    if not usual or not isinstance(own.forward, FunctionType):
         return False
     code = own.forward.__code__
     if len(inspect.signature(own.forward).parameters) != 2 or own.forward.__defaults__ or code.co_freevars:
@@ -134,11 +146,9 @@ def _join(module: nn.Module, graph: Graph, writes: bool) -> Iterator[Link]:
     count = 0
     for node in list(graph.nodes):
         norm = _layer(module, node, nn.BatchNorm2d)
-        before = node.args[0] if norm is not None else None
+        before: Any = node.args[0] if norm else None
         conv = _layer(module, before, nn.Conv2d)
-        if not (isinstance(before, Node) and isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)):
-            continue
-        if _reader(before) is None or not suits(conv):
+        if conv is None or norm is None or _reader(before) is None:
             continue
         chain, added = [before, node], _added(_reader(node), node, writes)
         if added is not None:
@@ -151,16 +161,16 @@ def _join(module: nn.Module, graph: Graph, writes: bool) -> Iterator[Link]:
             chain[-1].replace_all_uses_with(graph.call_module(f"_chain_{count}", given))
         for done in reversed(chain):
             graph.erase_node(done)
-        yield Link(conv, norm, relu, added is not None, f"{before.target} + {node.target}")
+        yield Link(conv, norm, added is not None, relu)
         count += 1
 
 
-def _layer(module: nn.Module, node: Any, kind: type[nn.Module]) -> nn.Module | None:
-    """Return the submodule of just this kind that a node calls with one tensor."""
+def _layer(module: nn.Module, node: Any, kind: type[nn.Module]) -> str | None:
+    """Return the name of the submodule of just this kind that a node calls with one tensor."""
     if not (isinstance(node, Node) and node.op == "call_module" and len(node.args) == 1 and not node.kwargs):
         return None
     layer = module._modules.get(str(node.target))
-    return layer if type(layer) is kind and isinstance(node.args[0], Node) else None
+    return str(node.target) if type(layer) is kind and isinstance(node.args[0], Node) else None
 
 
 def _reader(node: Node) -> Node | None:
@@ -178,8 +188,8 @@ def _added(total: Node | None, node: Node, writes: bool) -> Node | None:
     return other if one is node and isinstance(other, Node) and other is not node else None
 
 
-def _relu(module: nn.Module, node: Node | None) -> Callable[[Tensor], Tensor] | None:
-    """Return what a node does, if it is a ReLU of one tensor."""
+def _relu(module: nn.Module, node: Node | None) -> str | Callable[[Tensor], Tensor] | None:
+    """Return what a node calls, if it is a ReLU of one tensor."""
     if node is None or node.op == "call_module":
         return _layer(module, node, nn.ReLU)
     known = node.op in ("call_function", "call_method") and node.target in _RELUS and len(node.args) == 1

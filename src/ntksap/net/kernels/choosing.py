@@ -45,16 +45,19 @@ def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choice
         followed = None if part in classes else follow(part)
         if followed is not None:
             classes[part], links = followed
-            attributes[part] = {attribute: _chain(name, link, masks, choices) for attribute, link in links.items()}
+            attributes[part] = {key: _chain(name, part, link, masks, choices) for key, link in links.items()}
     with become(classes, attributes):
         yield
 
 
-def _chain(prefix: str, link: Link, masks: Mapping[int, Tensor], choices: Choices) -> Chain:
-    after = " + sum" * link.adds + " + ReLU" * (link.relu is not None)
-    name, kind = f"{prefix}.{link.name}".removeprefix(".") + after, f"{_kind(link.conv)} + BatchNorm{after}"
-    kept = [masks[id(weight)] for weight in _weights(link.conv) if id(weight) in masks]
-    return Chain(link.conv, link.norm, link.relu, Chooser(name, kind, kept, choices))  # type: ignore[arg-type]
+def _chain(name: str, part: nn.Module, link: Link, masks: Mapping[int, Tensor], choices: Choices) -> Chain:
+    """Return a chain of this part of the module, of layers that become `ChosenConv2d` and `ChosenBatchNorm2d`."""
+    conv, norm = part.get_submodule(link.conv), part.get_submodule(link.norm)
+    relu = part.get_submodule(link.relu) if isinstance(link.relu, str) else link.relu
+    kind = _kind(conv) + str(link).removeprefix(f"{link.conv} + {link.norm}")
+    kept = [masks[id(weight)] for weight in _weights(conv) if id(weight) in masks]
+    chooser = Chooser(f"{name}.{link}".removeprefix("."), f"{kind} after BatchNorm", kept, choices)
+    return Chain(conv, norm, relu, chooser)  # type: ignore[arg-type]
 
 
 _DENSE = (ChosenConv2d, PlainConv2d, ChosenBatchNorm2d)
