@@ -306,3 +306,34 @@ def test_modules_that_are_built_alike_are_followed_once(monkeypatch):
     twin = Own()
     twin.conv1.padding_mode = "reflect"
     assert follow(twin) is None  # kernels do not know this padding
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_chains_of_any_geometry_give_what_layers_give(fastest, seed):
+    fastest(random.Random(seed).choice(["torch", "dense", "kept"]), "fused")
+    chance = random.Random(1000 + seed)
+    inside, outside = chance.randint(1, 40), chance.randint(1, 40)
+    kernel, stride, padding = chance.choice([1, 2, 3, 5]), chance.choice([1, 1, 2, 3]), chance.randint(0, 2)
+    torch.manual_seed(seed)
+    conv = nn.Conv2d(inside, outside, kernel, stride, padding, bias=chance.random() < 0.5)
+    layers = [conv, nn.BatchNorm2d(outside), nn.ReLU()]
+    model = nn.Sequential(*layers[: chance.choice([2, 3])]).double()
+    masks, twin = pruned(model, chance.choice([0.2, 0.9])), copy.deepcopy(model)
+    size = chance.randint(2, 9), inside, chance.randint(5, 40), chance.randint(5, 40)
+    x = torch.randn(size, dtype=torch.float64)
+    if chance.random() < 0.5:
+        x = x.to(memory_format=torch.channels_last)
+    mine, theirs = (x.detach().clone().requires_grad_() for _ in range(2))
+    with ntksap.sparse_kernels(model, masks):
+        found = model(mine)
+        found.square().sum().backward()
+        with torch.no_grad():
+            evaluated = model.eval()(mine)
+    expected = twin(theirs)
+    expected.square().sum().backward()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(mine.grad, theirs.grad)
+    torch.testing.assert_close(evaluated, twin.eval()(theirs).detach())
+    kept = masks["0.weight"]
+    torch.testing.assert_close(model[0].weight.grad * kept, twin[0].weight.grad * kept)
