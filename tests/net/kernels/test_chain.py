@@ -1,6 +1,7 @@
 """A convolution, BatchNorm, a sum and a ReLU as one: what torch gives layer by layer, in any module written so."""
 
 import copy
+import pickle
 import random
 
 import pytest
@@ -208,13 +209,16 @@ def test_errors_and_broadcast_sums_are_those_of_torch(fastest):
         one(x[:1])
 
 
-def test_a_copy_made_inside_the_block_has_chains_of_its_own(fastest):
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_made_inside_the_block_is_independent(fastest, copied):
     fastest("kept", "fused")
     model, x = Block().eval(), torch.randn(2, 16, 8, 8)
     masks = pruned(model)
     with torch.no_grad(), ntksap.sparse_kernels(model, masks):
-        twin = copy.deepcopy(model)
+        twin = copied(model)
+        assert type(twin) is Block
         before = twin(x)
+        torch.testing.assert_close(before, model(x))
         for parameter in model.parameters():
             parameter.zero_()
         assert twin(x).equal(before)

@@ -59,6 +59,15 @@ class Chained(Unscriptable):
         refuse_recording(x)
         return self._followed(x)  # type: ignore[no-any-return]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Let copies and pickles made inside the block have the module's own class, which can be imported."""
+        state = {name: value for name, value in self.__dict__.items() if not name.startswith("_chain_")}
+        return _bare, (type(self).__bases__[1],), state
+
+
+def _bare(own: type[nn.Module]) -> nn.Module:
+    return own.__new__(own)
+
 
 def follow(module: nn.Module) -> tuple[type[nn.Module], dict[str, Link]] | None:
     """Return the class that a module becomes, and its chains by the names of the attributes that must hold them.
