@@ -15,7 +15,8 @@ from ntksap.net.kernels.choice import DENSE, KEPT, TORCH, Chooser
 from ntksap.net.kernels.chosen import ChosenBatchNorm2d, ChosenConv2d
 from ntksap.net.kernels.compiler import After, transformed, usable
 from ntksap.net.kernels.geometry import geometry
-from ntksap.net.kernels.sparse_conv import Traversal, carry_back, convolve, traversal_of
+from ntksap.net.kernels.sparse_conv import carry_back, convolve
+from ntksap.net.kernels.traversal import Traversal, traversal_of
 
 FUSED = "fused"
 """The way in which everything is done while an image is in the cache; `TORCH` is layer by layer."""

@@ -15,8 +15,9 @@ from ntksap.net.kernels.choice import DENSE, KEPT, TORCH, Chooser, density_of, l
 from ntksap.net.kernels.compiler import Unscriptable, refuse_recording, usable
 from ntksap.net.kernels.convolution import conv2d
 from ntksap.net.kernels.geometry import geometry, laid_out_like, without_skips
-from ntksap.net.kernels.sparse_conv import fits, moved
+from ntksap.net.kernels.sparse_conv import moved
 from ntksap.net.kernels.sparse_linear import MOST, sparse_linear
+from ntksap.net.kernels.traversal import fits
 
 MANY = 0.6
 """The density above which dense products are faster without measuring."""

@@ -1,15 +1,12 @@
 """Convolutions that touch the kept weights only."""
 
-import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.utils.weak import WeakIdKeyDictionary
 
 from ntksap.net.kernels import convolution, winograd
 from ntksap.net.kernels.compiler import (
@@ -23,43 +20,13 @@ from ntksap.net.kernels.compiler import (
     transformed,
 )
 from ntksap.net.kernels.geometry import Geometry, geometry, laid_out_like, without_skips
+from ntksap.net.kernels.traversal import Traversal, fits, shape_of, traversal_of
 
 DENSE = 0.45
 """The density above which torch's dense convolution is faster."""
 
 NARROW = 8
 """The channels below which a convolution is narrow: dense kernels calculate with that many at once."""
-
-LINE = 128
-"""Images whose width is not a multiple of a vector are stacked until a line has about this many numbers."""
-
-_FIELDS = (
-    "channels height width outputs out_height out_width stride_y stride_x pad_y pad_x rows pitch stack slack plane grad"
-)
-
-
-class Shape(ctypes.Structure):
-    """The structure of the same name in ``sparse_conv.h``."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in _FIELDS.split())
-
-
-@dataclass(frozen=True)
-class Traversal:
-    """The kept weights of one convolution for one size of images, in the order in which the kernels walk through them.
-
-    ``kept`` (K,) holds the flat indices of the kept weights, sorted by output; ``order`` (K,) sorts them by the plane
-    of the input that they look at. See ``sparse_conv.h`` for the rest.
-    """
-
-    shape: Shape
-    kept: Tensor
-    order: Tensor
-    first: Tensor
-    where: Tensor
-    back_first: Tensor
-    back_where: Tensor
-
 
 NO_NORM: tuple[object, ...] = (None, None, None, None, 0)
 """Where no BatchNorm follows, see `carry_back`."""
@@ -155,13 +122,6 @@ def is_narrow(layer: nn.Conv2d) -> bool:
     return layer.in_channels < NARROW and layer.out_channels <= NARROW and layer.groups == 1
 
 
-def fits(x: Tensor, kept: Tensor, how: Geometry) -> bool:
-    """Whether places in these images can be listed, in 32 bits."""
-    shape = _shape(tuple(x.shape[1:]), tuple(kept.shape), how)
-    planes = shape.channels * shape.stride_y * shape.stride_x * shape.plane
-    return bool(max(planes, shape.outputs * shape.grad) < 2**31)
-
-
 def _dense(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
     weight = laid_out_like(x, weight)
     x, how = without_skips(x, weight.shape, how)
@@ -176,7 +136,7 @@ def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool
     """
     if not fits(x, kept, how):
         return False
-    shape = _shape(tuple(x.shape[1:]), tuple(kept.shape), how)
+    shape = shape_of(tuple(x.shape[1:]), tuple(kept.shape), how)
     limit = DENSE
     if rival:
         limit = max(0.2, 10 / shape.channels)
@@ -187,51 +147,9 @@ def _faster(x: Tensor, kept: Tensor, how: Geometry, rival: bool = False) -> bool
     return bool(kept.count_nonzero() <= limit * kept.numel())
 
 
-def traversal_of(x: Tensor, kept: Tensor, how: Geometry) -> Traversal:
-    """Return the traversal for a mask (C', C ÷ groups, h, w), from memory if this very tensor was asked for before."""
-    traversals, size = _traversals.setdefault(kept, {}), tuple(x.shape[1:])
-    key = (how, size, kept._version)
-    if key not in traversals:
-        traversals[key] = _make(size, kept.bool().contiguous(), how)
-    made: Traversal = traversals[key]
-    return made
-
-
-_traversals: Any = WeakIdKeyDictionary()
-
-
 def _geometry(stride: Size, padding: Size, dilation: Size, groups: int) -> Geometry:
     pairs = [(size, size) if isinstance(size, int) else tuple(size) for size in (stride, padding, dilation)]
     return Geometry(pairs[0], pairs[1], pairs[2], groups)
-
-
-def _shape(size: tuple[int, ...], weight: tuple[int, ...], how: Geometry) -> Shape:
-    (stride_y, stride_x), (pad_y, pad_x), (apart_y, apart_x), groups = how
-    (channels, height, width), (outputs, per_group, high, wide) = size, weight
-    reach_y, reach_x = (high - 1) * apart_y, (wide - 1) * apart_x
-    out_height = (height + 2 * pad_y - reach_y - 1) // stride_y + 1
-    out_width = (width + 2 * pad_x - reach_x - 1) // stride_x + 1
-    if channels != groups * per_group or min(out_height, out_width) < 1:
-        raise RuntimeError(f"weights of shape {weight} do not fit images of {channels}×{height}×{width}")
-    rows, pitch = -(-(height + 2 * pad_y) // stride_y), -(-(width + 2 * pad_x) // stride_x)
-    stack = 1 if out_width % 8 == 0 else max(1, LINE // (rows * pitch))
-    slack = reach_y // stride_y * pitch + reach_x // stride_x
-    size = stack * rows * pitch + 16  # vectors extend beyond the end
-    return Shape(
-        channels, height, width, outputs, out_height, out_width, stride_y, stride_x, pad_y, pad_x,
-        rows, pitch, stack, slack, size, slack + size,
-    )  # fmt: skip
-
-
-def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Traversal:
-    shape, count = _shape(size, tuple(kept.shape), how), int(kept.count_nonzero())
-    planes = shape.channels * shape.stride_y * shape.stride_x
-    index, order = torch.empty(2, count, dtype=torch.long)
-    where, back_where = torch.empty(2, count, dtype=torch.int32)
-    first, back_first = torch.empty(shape.outputs + 1, dtype=torch.long), torch.zeros(planes + 1, dtype=torch.long)
-    numbers = (how.groups, *kept.shape[2:], *how.dilation)
-    call("sparse_plan", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
-    return Traversal(shape, index, order, first, where, back_first, back_where)
 
 
 def convolve(
