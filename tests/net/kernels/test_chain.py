@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from torch import nn
+from torch import is_grad_enabled, nn
 from torch.nn import functional
 
 import ntksap
@@ -268,6 +268,18 @@ class WritesToItsInput(Plain):
         return self.relu(y)
 
 
+class WritesBetween(Plain):
+    def forward(self, x):
+        y = self.bn(self.conv(x))
+        return y + functional.relu_(x)
+
+
+class AsksTorch(Plain):
+    def forward(self, x):
+        y = self.bn(self.conv(x))
+        return self.relu(y) if is_grad_enabled() else y
+
+
 class WritesElsewhere(Plain):
     def forward(self, x):
         y = x
@@ -287,7 +299,19 @@ class TwoInputs(Plain):
 
 @pytest.mark.parametrize(
     "kind",
-    [Branching, Flagged, ByChance, Counting, TwoReaders, Inherited, TwoInputs, WritesToItsInput, WritesElsewhere],
+    [
+        Branching,
+        Flagged,
+        ByChance,
+        Counting,
+        TwoReaders,
+        Inherited,
+        TwoInputs,
+        WritesToItsInput,
+        WritesBetween,
+        AsksTorch,
+        WritesElsewhere,
+    ],
 )
 def test_code_that_may_do_something_else_next_time_is_left_alone(kind):
     assert follow(kind()) is None

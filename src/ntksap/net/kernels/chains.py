@@ -143,8 +143,10 @@ def _writes(forward: Callable[..., Any]) -> bool:
 
 
 def _is_torch(value: object) -> bool:
-    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return str(name).split(".")[0] == "torch"
+    """Whether this is torch, a part of it, or one of its functions that such code may call."""
+    if isinstance(value, ModuleType):
+        return value.__name__.split(".")[0] == "torch"
+    return any(value is known for known in (*_RELUS, torch.add, torch.flatten) if callable(known))
 
 
 def _join(module: nn.Module, graph: Graph, writes: bool) -> Iterator[Link]:
@@ -165,6 +167,8 @@ def _join(module: nn.Module, graph: Graph, writes: bool) -> Iterator[Link]:
         relu = _relu(module, _reader(chain[-1]))
         if relu is not None:
             chain.append(_reader(chain[-1]))
+        if not _undisturbed(module, chain):
+            continue
         with graph.inserting_before(chain[-1]):
             given = before.args if added is None else (*before.args, added)
             chain[-1].replace_all_uses_with(graph.call_module(f"_chain_{count}", given))
@@ -172,6 +176,21 @@ def _join(module: nn.Module, graph: Graph, writes: bool) -> Iterator[Link]:
             graph.erase_node(done)
         yield Link(conv, norm, added is not None, relu)
         count += 1
+
+
+def _undisturbed(module: nn.Module, chain: list[Any]) -> bool:
+    """Whether nothing before the last of a chain, for which the others then wait, may write to what the first reads."""
+    node = chain[0]
+    while node is not chain[-1]:
+        node = node.next
+        layer = module._modules.get(str(node.target)) if node.op == "call_module" else None
+        if node not in chain and not (layer is not None and {type(part) for part in layer.modules()} <= _READ_ONLY):
+            return False
+    return True
+
+
+_READ_ONLY = {nn.Identity, nn.Sequential, nn.Conv2d, nn.BatchNorm2d}
+"""Layers that never write to what they are given."""
 
 
 def _layer(module: nn.Module, node: Any, kind: type[nn.Module]) -> str | None:
