@@ -109,15 +109,12 @@ def test_wrong_inputs_are_explained_as_with_a_named_method():
             ntksap.prune(Attention(), 0.5, method, input_shape=(5, 7))
 
 
-def test_the_command_decides_as_the_function_does(capsys, tmp_path, monkeypatch):
+def test_the_command_decides_as_the_function_does(capsys):
     import json
 
     from ntksap.cli import main
 
-    (tmp_path / "mine.py").write_text(
-        "from tests.methods.test_default import Attention\n\ndef net():\n    return Attention()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    command = ["prune", "--model", "mine:net", "--input-shape", "5", "16", "--sparsity", "0.9", "--json", "--quiet"]
+    model = f"{__name__}:Attention"
+    command = ["prune", "--model", model, "--input-shape", "5", "16", "--sparsity", "0.9", "--json", "--quiet"]
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["method"] == "random-erk-logits"
