@@ -50,14 +50,18 @@ def differences(table: Sequence[Cell]) -> dict[tuple[str, float], Difference]:
     enough = [cell for cell in table if cell.method != DENSE and cell.seeds >= MIN_SEEDS]
     for sparsity in sorted({cell.sparsity for cell in enough}):
         best, *others = sorted((cell for cell in enough if cell.sparsity == sparsity), key=lambda cell: -cell.mean)
-        for cell in others:
-            gaps = [best.by_seed[seed] - cell.by_seed[seed] for seed in sorted(best.by_seed.keys() & cell.by_seed)]
-            if len(gaps) >= MIN_SEEDS:
-                mean, half = statistics.fmean(gaps), _half_width(gaps, best.test_images)
-                found[cell.method, sparsity] = Difference(
-                    best.method, cell.method, sparsity, mean, mean - half, mean + half, len(gaps)
-                )
+        pairs = ((cell, difference(best, cell)) for cell in others)
+        found |= {(cell.method, sparsity): one for cell, one in pairs if one is not None}
     return found
+
+
+def difference(best: Cell, cell: Cell) -> Difference | None:
+    """Return how far ``best`` is ahead of the other, or None if they share fewer than `MIN_SEEDS` seeds."""
+    gaps = [best.by_seed[seed] - cell.by_seed[seed] for seed in sorted(best.by_seed.keys() & cell.by_seed)]
+    if len(gaps) < MIN_SEEDS:
+        return None
+    mean, half = statistics.fmean(gaps), _half_width(gaps, best.test_images)
+    return Difference(best.method, cell.method, cell.sparsity, mean, mean - half, mean + half, len(gaps))
 
 
 def marks(table: Sequence[Cell]) -> dict[tuple[str, float], Mark]:
