@@ -104,6 +104,21 @@ def test_a_method_knows_nothing_of_processes_of_the_loop_or_of_another_method(pa
         )
 
 
+FACTORY = re.compile(
+    r"torch\.(arange|empty|empty_strided|eye|full|linspace|logspace|normal|ones|rand|randint|randn|randperm|scalar_tensor"
+    r"|tensor|zeros)"
+)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_new_tensors_say_on_which_device_they_are(path):
+    """Else they would be on torch's default device, which a user may have set to a GPU."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    made = [call for call in calls if FACTORY.fullmatch(ast.unparse(call.func))]
+    silent = [call for call in made if not {"device", None} & {keyword.arg for keyword in call.keywords}]
+    assert not [f"line {call.lineno}: {ast.unparse(call)}" for call in silent]
+
+
 def test_public_names_exist_and_are_sorted():
     assert all(hasattr(ntksap, name) for name in ntksap.__all__)
     assert sorted(ntksap.__all__) == ntksap.__all__

@@ -190,3 +190,13 @@ def test_the_default_dtype_of_torch_does_not_matter(method):
         assert torch.equal(Net(module).draw(1)["stem.weight"], Net(module).draw(1)["stem.weight"].float())
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@each_method
+def test_the_default_device_of_torch_does_not_matter(method):
+    case = next(case for case in CASES if case.name == "residual")
+    module = case.module()
+    settings = {"rounds": min(method.rounds, 3), **case.source(), **SMALL.get(method.name, {}), **case.needs(method)}
+    expected = ntksap.prune(module, 0.7, method.name, **settings)
+    with torch.device("meta"):  # as a GPU would be, tensors there mix with none on the CPU
+        assert ntksap.prune(module, 0.7, method.name, **settings) == expected

@@ -28,7 +28,7 @@ from ntksap._base.ranks import ALONE, Ranks, explain_lost_ranks, join_job
 from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
 from ntksap._base.sharing import share_cores
-from ntksap._base.tensors import sha256_of, sha256_of_one
+from ntksap._base.tensors import has_own_rules, sha256_of, sha256_of_one
 from ntksap._base.threads import threads_for
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "fill",
     "generator_of",
     "global_seed",
+    "has_own_rules",
     "join_job",
     "keep_memory",
     "make_folder",

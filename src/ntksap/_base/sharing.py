@@ -79,7 +79,7 @@ class _Team(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        torch.zeros(2**18).add_(1)  # more than the 2**15 numbers that torch leaves to one thread
+        torch.zeros(2**18, device="cpu").add_(1)  # more than the 2**15 numbers that torch leaves to one thread
         self.over.wait()
 
 

@@ -170,7 +170,7 @@ def prune(
     check_combination(chosen, scope, places, allocation, pattern, how, invert, floor, budget, round_to, degree_decay)
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
-    resolved = resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0)).dtype)
+    resolved = resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0, device="cpu")).dtype)
     with torch.inference_mode(False), torch.enable_grad():
         net = Net(
             model,

@@ -233,7 +233,9 @@ class Jacobian:
         """Return how many inputs to tap at a time, 0 if taps do not give the derivatives that autograd gives."""
         count, k = self.num_inputs, self.rows // self.num_inputs
         first, last = max(0, count - 2), count - 1
-        mix = torch.randn(k, generator=generator_of("taps"), dtype=torch.float32).to(self.net.device, self.net.dtype)
+        mix = torch.randn(k, generator=generator_of("taps"), dtype=torch.float32, device="cpu").to(
+            self.net.device, self.net.dtype
+        )
         scalar = self.values(self.weights, part_of(self.inputs, last, count, count)) @ mix
         expected = self.net.gradient(scalar, self.weights)
         values, calls = self._tapped(taps, part_of(self.inputs, first, count, count))

@@ -144,7 +144,7 @@ def _affordable(net: Net, flops: int, outputs: int) -> int:
 
 
 def _some_outputs(output: Callable[[Any], Tensor], outputs: int) -> Callable[[Any], Tensor]:
-    chosen = torch.linspace(0, outputs - 1, min(outputs, _OUTPUTS), dtype=torch.float64).round().long()
+    chosen = torch.linspace(0, outputs - 1, min(outputs, _OUTPUTS), dtype=torch.float64, device="cpu").round().long()
 
     def select(result: Any) -> Tensor:
         tensor = output(result)

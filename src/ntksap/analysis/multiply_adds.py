@@ -78,7 +78,7 @@ def cost(
             before = counted.get(name)  # a module that is used twice costs twice
             dense, sparse = (before.dense, before.sparse) if before else (0, 0)
             for term in rule(part, args, kwargs, output):
-                entries = torch.ones(1) if term.weight is None else term.weight[term.rows]
+                entries = torch.ones(1, device="cpu") if term.weight is None else term.weight[term.rows]
                 mask = mask_of.get(id(term.weight))
                 seen.add(id(term.weight))
                 dense += term.times * entries.numel()

@@ -52,7 +52,9 @@ def effective_masks(
         leaves = net.leaves(weights, kept)
         inputs_drawn = map_tensors(probe.noise(draw, _INPUTS), lambda t: t.abs() if t.is_floating_point() else t)
         outputs = net(leaves, inputs_drawn, norm=statistics)
-        chosen = torch.rand(outputs.shape, generator=generator_of("reach", draw), dtype=torch.float64).to(outputs)
+        chosen = torch.rand(outputs.shape, generator=generator_of("reach", draw), dtype=torch.float64, device="cpu").to(
+            outputs
+        )
         gradients = net.gradient((outputs * chosen).sum(), leaves)
         for name in net.prunable:
             used[name] |= kept[name] & (gradients[name] != 0)
@@ -63,7 +65,7 @@ def _positive(name: str, weight: Tensor, mask: Tensor | None, generator: torch.G
     """Return the stand-in for a parameter: 0 for a bias, 1 for a norm's scale, positive numbers for a weight."""
     if weight.dim() < 2:
         return torch.zeros_like(weight) if name.endswith("bias") else torch.ones_like(weight)
-    numbers = torch.rand(weight.shape, generator=generator, dtype=torch.float64).add(0.5).to(weight)
+    numbers = torch.rand(weight.shape, generator=generator, dtype=torch.float64, device="cpu").add(0.5).to(weight)
     # Sums over kept inputs stay near one, so that deep nets neither overflow nor underflow.
     inputs = weight[0].numel() if mask is None else mask.flatten(1).sum(1).float().mean()
     return numbers / max(float(inputs), 1.0)

@@ -51,7 +51,7 @@ class Backward:
     def of_node(self, node: fx.Node) -> list[Tensor | None]:
         """Return the demand on each result of a node."""
         if isinstance(node.meta.get("val"), Tensor):
-            return [self.found.get(node, torch.zeros((), dtype=torch.bool))]
+            return [self.found.get(node, torch.zeros((), dtype=torch.bool, device="cpu"))]
         parts: list[Tensor | None] = [None] * len(node.meta.get("val") or ())
         for user in node.users:
             if user.target is getitem and user in self.found:
@@ -64,11 +64,11 @@ class Backward:
 def everything(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     """Want all of every argument: what the operator does with them is not known."""
     for source in node.all_input_nodes:
-        work.add(source, torch.ones((), dtype=torch.bool))
+        work.add(source, torch.ones((), dtype=torch.bool, device="cpu"))
         value = source.meta.get("val")
         if isinstance(value, tuple | list):
             for user in source.users:
-                work.add(user, torch.ones((), dtype=torch.bool))
+                work.add(user, torch.ones((), dtype=torch.bool, device="cpu"))
 
 
 def elementwise(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
@@ -94,7 +94,7 @@ def _summed_to(wanted: Tensor, shape: tuple[int, ...]) -> Tensor:
 def moving(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
     """Take the derivative of the operator itself, which is linear."""
     sources = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
-    leaves = {n: torch.zeros(tuple(n.meta["val"].shape), requires_grad=True)
+    leaves = {n: torch.zeros(tuple(n.meta["val"].shape), requires_grad=True, device="cpu")
               for n in sources if n.meta["val"].is_floating_point()}  # fmt: skip
     if not leaves or any(n not in leaves and work.values[n].unknown.any() for n in sources):
         return everything(work, node, wanted)

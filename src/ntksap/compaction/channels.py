@@ -44,7 +44,7 @@ def maskable(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def spread(groups: ChannelGroups, kept: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Return a mask for each of these tensors: entries that belong to a unit that is not kept go."""
-    masks = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+    masks = {name: torch.ones(shape, dtype=torch.bool, device="cpu") for name, shape in shapes.items()}
     for group, keep in zip(groups.groups, kept, strict=True):
         for member in group.members:
             if member.name in masks:
@@ -57,7 +57,7 @@ def gathered(groups: ChannelGroups, masks: Mapping[str, Tensor]) -> list[Tensor]
     """Return which units masks keep, the reverse of `spread`: those of which any entry is left."""
     kept = []
     for group in groups.groups:
-        keep = torch.zeros(group.size, dtype=torch.bool)
+        keep = torch.zeros(group.size, dtype=torch.bool, device="cpu")
         for member in group.members:
             if member.name in masks:
                 alive = masks[member.name].movedim(member.dim, 0).flatten(1).any(1).numpy() & (member.units >= 0)

@@ -35,7 +35,7 @@ def demands(graph: Graph, values: Values, inexact: Collection[str] = ()) -> tupl
     """
     work = Backward(values)
     for node in graph.outputs:
-        work.add(node, torch.ones((), dtype=torch.bool).expand(tuple(node.meta["val"].shape)))
+        work.add(node, torch.ones((), dtype=torch.bool, device="cpu").expand(tuple(node.meta["val"].shape)))
     for node in reversed(graph.nodes):
         if node.op != "call_function" or node.target is getitem:
             continue
@@ -187,7 +187,7 @@ def _attention(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> No
     repeats = node.meta["val"].shape[-3] // heads if v.value.dim() > 2 else 1
     work.add(query, used.repeat_interleave(repeats, -3) & reaches.any(-1, keepdim=True) if v.value.dim() > 2 else used)
     mask = argument(node, 3, "attn_mask")
-    work.add(mask, torch.ones((), dtype=torch.bool))
+    work.add(mask, torch.ones((), dtype=torch.bool, device="cpu"))
 
 
 def _embedding(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> None:
@@ -199,7 +199,7 @@ def _reduction(work: Backward, node: fx.Node, wanted: list[Tensor | None]) -> No
     source = node.args[0]
     x = work.values[source]  # type: ignore[index]
     assert wanted[0] is not None
-    leaf = torch.zeros(x.value.shape, requires_grad=True)
+    leaf = torch.zeros(x.value.shape, requires_grad=True, device="cpu")
     with torch.enable_grad():
         result = node.target(leaf, *node.args[1:], **node.kwargs)  # type: ignore[operator]
         (derivative,) = torch.autograd.grad(result, leaf, wanted[0].expand(result.shape).to(result.dtype))

@@ -91,7 +91,7 @@ def _moving(node: fx.Node, values: Values) -> Any:
 
 def _elementwise(node: fx.Node, values: Values) -> Known:
     value = run(node, values, lambda k: k.value)
-    hidden = torch.zeros((), dtype=torch.bool)
+    hidden = torch.zeros((), dtype=torch.bool, device="cpu")
     for source in node.all_input_nodes:
         hidden = hidden | values[source].unknown
     return Known(value, hidden.expand(value.shape))
@@ -99,7 +99,7 @@ def _elementwise(node: fx.Node, values: Values) -> Known:
 
 def _product(node: fx.Node, values: Values) -> Known:
     result = _elementwise(node, values)
-    zero = torch.zeros((), dtype=torch.bool)
+    zero = torch.zeros((), dtype=torch.bool, device="cpu")
     for source in node.all_input_nodes:
         zero = zero | values[source].zero
     return Known(result.value.masked_fill(zero, 0), result.unknown & ~zero)
@@ -136,7 +136,7 @@ def _einsum(node: fx.Node, values: Values) -> Known | None:
         hidden = torch.einsum(str(node.args[0]), *[(~operand.zero).float() for operand in operands]) != 0
     except RuntimeError:  # letters that have no meaning here
         return None
-    return Known(torch.zeros((), dtype=operands[0].value.dtype).expand(hidden.shape), hidden)
+    return Known(torch.zeros((), dtype=operands[0].value.dtype, device="cpu").expand(hidden.shape), hidden)
 
 
 def _meets(a: Tensor, b: Tensor) -> Tensor:
@@ -242,7 +242,7 @@ def _attention(node: fx.Node, values: Values) -> Known:
     shape = shape_of(node)
     if zero.dim() > 2 and zero.shape[-3] != shape[-3]:
         zero = zero.repeat_interleave(shape[-3] // zero.shape[-3], -3)
-    return Known(torch.zeros((), dtype=v.value.dtype).expand(shape), ~zero.expand(shape))
+    return Known(torch.zeros((), dtype=v.value.dtype, device="cpu").expand(shape), ~zero.expand(shape))
 
 
 def _embedding(node: fx.Node, values: Values) -> Known:

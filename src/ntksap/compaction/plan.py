@@ -67,11 +67,11 @@ def _stored(links: Links, model: nn.Module, masks: Mapping[str, Tensor], removed
     axes, marked = stored_axes(links), links.units.marks(removed)
     for name, parameter in model.named_parameters():
         value = parameter.detach().cpu()
-        trained = torch.full((), parameter.requires_grad).expand(value.shape)
+        trained = torch.full((), parameter.requires_grad, device="cpu").expand(value.shape)
         if name in masks:
             mask = masks[name].cpu()
             value, trained = value * mask, trained & mask
-        stays = torch.ones((), dtype=torch.bool).expand(value.shape)
+        stays = torch.ones((), dtype=torch.bool, device="cpu").expand(value.shape)
         for dim in range(value.dim()):
             if (name, dim) in axes:
                 gone = marked[links.units.roots(axes[name, dim])]

@@ -27,7 +27,7 @@ def channel_scores(groups: ChannelGroups, scores: Mapping[str, Tensor]) -> list[
     """
     sums = []
     for group in groups.groups:
-        total = torch.zeros(group.size, dtype=torch.float64)
+        total = torch.zeros(group.size, dtype=torch.float64, device="cpu")
         for member in group.members:
             if member.name in scores:
                 by_index = scores[member.name].detach().cpu().double().movedim(member.dim, 0).flatten(1).sum(1)
@@ -83,7 +83,7 @@ def select_channels(
     if scope == "layer":
         sums = [-own.argsort(stable=True, descending=True).argsort() / len(own) for own in sums]
     ranking = torch.cat(sums).argsort(stable=True, descending=True)
-    places = torch.empty_like(ranking).scatter_(0, ranking, torch.arange(len(ranking)))
+    places = torch.empty_like(ranking).scatter_(0, ranking, torch.arange(len(ranking), device="cpu"))
     ranks = [part.numpy() for part in places.split([group.size for group in groups.groups])]
     orders = [np.argsort(rank) for rank in ranks]
 

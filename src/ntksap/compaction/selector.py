@@ -67,7 +67,7 @@ class ChannelSelector(Selector):
         assert like is not None  # there is no allocation
         kept = []
         for number, keep in enumerate(gathered(self.groups, like)):
-            order = torch.randperm(len(keep), generator=generator_of(seed, "places", CHANNEL, number))
+            order = torch.randperm(len(keep), generator=generator_of(seed, "places", CHANNEL, number), device="cpu")
             kept.append(torch.zeros_like(keep).index_fill_(0, order[: int(keep.sum())], True))
         return Masks(spread(self.groups, kept, self._weights))
 

@@ -51,7 +51,7 @@ def _follows(links: Links, module: nn.Module, example_inputs: Inputs, exact: boo
     own = dict(whole.named_parameters()) | dict(whole.named_buffers())
     for name, less in kept.items():
         for dim, indices in less.items():
-            gone = torch.ones(own[name].shape[dim], dtype=torch.bool).index_fill_(0, indices, False)
+            gone = torch.ones(own[name].shape[dim], dtype=torch.bool, device="cpu").index_fill_(0, indices, False)
             if not name.endswith("running_var"):
                 own[name].index_fill_(dim, gone.nonzero().flatten().to(own[name].device), 0)
     small = cut(whole, kept, merged(code_attributes(links, removed), layer_attributes(module, kept)), {})
@@ -82,7 +82,7 @@ def _randomised(module: nn.Module) -> nn.Module:
     twin = cut(module, {}, {}, {})
     for parameter in twin.parameters():
         parameter.requires_grad_(False)
-        drawn = torch.randn(parameter.shape, generator=generator)
+        drawn = torch.randn(parameter.shape, generator=generator, device="cpu")
         drawn = drawn / math.sqrt(max(1, parameter[0].numel())) if parameter.dim() > 1 else 1 + 0.3 * drawn
         parameter.copy_(drawn)
     return twin

@@ -44,7 +44,7 @@ Values: TypeAlias = dict[fx.Node, Any]
 
 def certain(value: Tensor) -> Known:
     """Return a tensor about which everything is known."""
-    return Known(value.cpu(), torch.zeros((), dtype=torch.bool).expand(value.shape))
+    return Known(value.cpu(), torch.zeros((), dtype=torch.bool, device="cpu").expand(value.shape))
 
 
 def nothing_known(node: fx.Node) -> Any:
@@ -53,8 +53,8 @@ def nothing_known(node: fx.Node) -> Any:
     def hidden(like: Any) -> Known | None:
         if not isinstance(like, Tensor):
             return None
-        zero = torch.zeros((), dtype=like.dtype).expand(tuple(like.shape))
-        return Known(zero, torch.ones((), dtype=torch.bool).expand(tuple(like.shape)))
+        zero = torch.zeros((), dtype=like.dtype, device="cpu").expand(tuple(like.shape))
+        return Known(zero, torch.ones((), dtype=torch.bool, device="cpu").expand(tuple(like.shape)))
 
     value = node.meta.get("val")
     return [hidden(one) for one in value] if isinstance(value, tuple | list) else hidden(value)
@@ -129,4 +129,8 @@ def unpadded(node: fx.Node) -> bool:
     """Return whether a convolution sees no zeros around its image, so that a constant stays one."""
     padding = argument(node, 4, "padding", 0)
     plain = operator_name(node) in CONVOLUTIONS
-    return plain and not isinstance(padding, str) and not any(torch.atleast_1d(torch.tensor(padding)).tolist())
+    return (
+        plain
+        and not isinstance(padding, str)
+        and not any(torch.atleast_1d(torch.tensor(padding, device="cpu")).tolist())
+    )

@@ -80,7 +80,7 @@ def batch_order(
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
     if augment and seed is None:
         raise ValueError("augment=True needs a seed: augmentation is drawn from (seed, epoch)")
-    order = torch.arange(total) if indices is None else indices.cpu()
+    order = torch.arange(total, device="cpu") if indices is None else indices.cpu()
     if order.ndim != 1 or order.dtype != torch.int64:
         raise ValueError(f"indices must be int64 with one dimension, not {order.dtype} of shape {tuple(order.shape)}")
     if len(order) == 0:
@@ -88,7 +88,7 @@ def batch_order(
     if order.min() < 0 or order.max() >= total:
         raise ValueError(f"indices must be from 0 to {total - 1}, not from {order.min()} to {order.max()}")
     if seed is not None:
-        order = order[torch.randperm(len(order), generator=generator_of("order", seed, epoch))]
+        order = order[torch.randperm(len(order), generator=generator_of("order", seed, epoch), device="cpu")]
     mine, parts = part
     shares = [(batch.tensor_split(parts)[mine], batch) for batch in order.split(batch_size)]
     return tuple(share if len(share) else batch[:1] for share, batch in shares)
@@ -140,9 +140,9 @@ def pruning_batches(
             f"its smallest class has {counts.min()} training images"
         )
     rng = generator_of("pruning", seed)
-    shuffled = torch.randperm(len(labels), generator=rng)
+    shuffled = torch.randperm(len(labels), generator=rng, device="cpu")
     by_class = shuffled[labels[shuffled].argsort(stable=True)]  # class 0 first; random order within a class
     starts = counts.cumsum(0) - counts
-    chosen = by_class[starts[:, None] + torch.arange(per_class)].flatten()
-    chosen = chosen[torch.randperm(len(chosen), generator=rng)]
+    chosen = by_class[starts[:, None] + torch.arange(per_class, device="cpu")].flatten()
+    chosen = chosen[torch.randperm(len(chosen), generator=rng, device="cpu")]
     return list(dataset.train.batches(batch_size, indices=chosen))

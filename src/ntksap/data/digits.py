@@ -22,7 +22,7 @@ def read(root: Path, workers: int) -> Dataset:
     pixels, labels = load_digits(return_X_y=True)  # N,64 from 0 to 16, and N
     images = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).view(-1, 1, 8, 8)
     labels = torch.from_numpy(labels.astype(np.int64))
-    test = torch.zeros(len(labels), dtype=torch.bool)
+    test = torch.zeros(len(labels), dtype=torch.bool, device="cpu")
     for digit in range(CLASSES):
         members = (labels == digit).nonzero().flatten().tolist()
         # Sorting by hash is a shuffle that no release of any random number generator can change.

@@ -37,7 +37,7 @@ class FolderSplit(OrderedSplit):
         # One array of bytes: a million str objects would be copied page by page into every worker as their
         # reference counts change.
         self.paths = np.array([os.fsencode(path) for path, _ in files])
-        self.labels = torch.tensor([label for _, label in files], dtype=torch.int64)
+        self.labels = torch.tensor([label for _, label in files], dtype=torch.int64, device="cpu")
         self.view = view
         self.mean = mean
         self.std = std

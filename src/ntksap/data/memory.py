@@ -41,8 +41,8 @@ class MemorySplit(OrderedSplit):
         All images are drawn at once, so an image's crop does not depend on which batch it falls in.
         """
         rng = generator_of("augment", seed, epoch)
-        offsets = torch.randint(0, 2 * self.pad + 1, (len(self), 2), generator=rng)
-        flips = torch.randint(0, 2, (len(self),), generator=rng).bool()
+        offsets = torch.randint(0, 2 * self.pad + 1, (len(self), 2), generator=rng, device="cpu")
+        flips = torch.randint(0, 2, (len(self),), generator=rng, device="cpu").bool()
         return offsets, flips & self.flip
 
     def _batches(

@@ -58,7 +58,7 @@ def central_view(image: Image.Image, view: View) -> Image.Image:
 
 def random_view(image: Image.Image, view: View, rng: torch.Generator) -> Image.Image:
     """Resize a random patch to the square and mirror it or not."""
-    draws = torch.rand(2 * ATTEMPTS + 3, generator=rng, dtype=torch.float64).tolist()
+    draws = torch.rand(2 * ATTEMPTS + 3, generator=rng, dtype=torch.float64, device="cpu").tolist()
     box = patch(image.width, image.height, view, draws[3:], (draws[0], draws[1]))
     square = image.crop(box).resize((view.size, view.size), Image.Resampling.BILINEAR)
     return square.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draws[2] < 0.5 else square

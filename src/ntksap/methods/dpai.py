@@ -111,7 +111,9 @@ def direction(slope: Tensor, mask: Tensor, view: WeightView, alpha: float, beta:
 
 
 def _drawn(probe: Probe, name: str, net: Net, dtype: torch.dtype) -> Tensor:
-    drawn = torch.randn(net.weights[name].shape, generator=probe.at(1).generator("score", name), dtype=torch.float64)
+    drawn = torch.randn(
+        net.weights[name].shape, generator=probe.at(1).generator("score", name), dtype=torch.float64, device="cpu"
+    )
     return drawn.to(net.device, dtype).requires_grad_()
 
 

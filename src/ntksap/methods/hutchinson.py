@@ -67,4 +67,4 @@ def _statistics(net: Net, masks: Mapping[str, Tensor], probe: Probe) -> dict[str
 
 def _signs(generator: torch.Generator, like: Tensor) -> Tensor:
     """Return random signs, drawn on the CPU so that the device cannot change them."""
-    return (torch.randint(2, like.shape, generator=generator) * 2 - 1).to(like)
+    return (torch.randint(2, like.shape, generator=generator, device="cpu") * 2 - 1).to(like)

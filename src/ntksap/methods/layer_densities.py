@@ -75,11 +75,11 @@ def scores_of(net: Net, probe: Probe, *, rescale: bool = False) -> Callable[[Rea
     )
 
     def scores(densities: Reals) -> Reals:
-        leaves = torch.tensor(densities, dtype=torch.float64, requires_grad=True)
+        leaves = torch.tensor(densities, dtype=torch.float64, requires_grad=True, device="cpu")
         scales = [
             variances[n] / (d if rescale and d > 0 else 1.0) for n, d in zip(net.prunable, densities, strict=True)
         ]
-        kept = map(Uniform, leaves, shapes, torch.tensor(scales, dtype=torch.float64))
+        kept = map(Uniform, leaves, shapes, torch.tensor(scales, dtype=torch.float64, device="cpu"))
         parameters = {**others, **dict(zip(net.prunable, map(MomentTensor, kept), strict=True))}
         trace = trace_of(net, parameters, inputs)
         if not trace.requires_grad or not float(trace.detach()) > 0:

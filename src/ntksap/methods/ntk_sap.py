@@ -68,7 +68,7 @@ def ntk_sap(
 
 def _normal(like: Tensor, deviation: float, generator: torch.Generator) -> Tensor:
     """Return N(0, deviation²) in the shape, dtype and device of ``like``, the same numbers whatever these are."""
-    return (torch.randn(like.shape, generator=generator, dtype=torch.float32) * deviation).to(like)
+    return (torch.randn(like.shape, generator=generator, dtype=torch.float32, device="cpu") * deviation).to(like)
 
 
 def _difference(

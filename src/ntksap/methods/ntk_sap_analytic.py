@@ -40,7 +40,9 @@ def ntk_sap_analytic(
         scores = net.gradient(trace / torch.where(trace > 0, trace, 1).detach(), leaves)
         if noise:
             for name, score in scores.items():
-                xi = torch.randn(score.shape, generator=probe.generator("ties", name), dtype=torch.float32)
+                xi = torch.randn(
+                    score.shape, generator=probe.generator("ties", name), dtype=torch.float32, device="cpu"
+                )
                 score *= xi.abs_().to(score.device)
     return scores
 
@@ -82,7 +84,7 @@ def parameter_moments(net: Net) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _exact(variance: float, weight: Tensor, prunable: bool) -> tuple[Tensor, Tensor]:
-    square = torch.tensor(variance, dtype=torch.float64)
+    square = torch.tensor(variance, dtype=torch.float64, device="cpu")
     zero = torch.zeros_like(square)
     return (square, zero) if prunable else (square.expand(weight.shape), zero.expand(weight.shape))
 

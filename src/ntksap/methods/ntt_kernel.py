@@ -110,7 +110,9 @@ def kernel_gap(
     signs: list[Tensor] | None = None
     if generator is not None:
         shapes = [(projections, count, *batch.teacher.shape[1:]) for count in batch.counts]
-        signs = [torch.randint(2, shape, generator=generator).to(batch.teacher) * 2 - 1 for shape in shapes]
+        signs = [
+            torch.randint(2, shape, generator=generator, device="cpu").to(batch.teacher) * 2 - 1 for shape in shapes
+        ]
         scale = 1.0 / (math.prod(batch.counts) * batch.outputs**2)
     keep = {name: masks[name].flatten().nonzero().flatten().to(net.device) for name in masks}
     dense = {**net.weights, **{name: net.weights[name].detach().requires_grad_() for name in names}}
@@ -137,7 +139,7 @@ def _kernel(
         else:
             # One input at a time: a backward pass through the others would only add zeros.
             shape = batch.outputs, 1, *batch.teacher.shape[1:]
-            unit = torch.eye(batch.outputs, dtype=torch.float32).to(batch.teacher).view(shape)
+            unit = torch.eye(batch.outputs, dtype=torch.float32, device="cpu").to(batch.teacher).view(shape)
             singles = [sliced(inputs, i, i + 1, count) for i in range(count)]
             rows = torch.cat([_rows(net, names, weights, keep, x, batch.norm, unit, graph) for x in singles])
         sides.append(rows)

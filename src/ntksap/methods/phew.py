@@ -75,7 +75,7 @@ def _batch(walks: Walks, layers: dict[int, Kernels], probe: Probe, batch: int) -
     """Yield (weight, kernels that walks take, when) for walks in both directions, which count as made in turn."""
     for side, forward in enumerate((True, False)):
         generator = probe.at(1).generator("walks", batch, side)
-        uniform = torch.rand(_BATCH, walks.draws, generator=generator, dtype=torch.float64).numpy()
+        uniform = torch.rand(_BATCH, walks.draws, generator=generator, dtype=torch.float64, device="cpu").numpy()
         for number, who, taken in walks.walk(uniform, forward=forward):
             along = number if forward else len(walks.steps) - 1 - number
             yield layers[number].weight, taken, (2 * (batch * _BATCH + who) + side) * len(walks.steps) + along

@@ -121,7 +121,7 @@ def _tokens(config: Any, length: int) -> MakeInputs:
     vocabulary, padding = config.vocab_size, config.pad_token_id
 
     def draw(count: int, generator: torch.Generator) -> Tensor:
-        drawn = torch.randint(vocabulary - 1, (count, length), generator=generator)
+        drawn = torch.randint(vocabulary - 1, (count, length), generator=generator, device="cpu")
         return drawn + (drawn >= padding) if 0 <= padding < vocabulary else drawn
 
     def make(count: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -80,7 +80,7 @@ def shuffle(module: nn.Module) -> None:
     """Permute the present values within each conv, linear, attention and recurrent weight; the rest stays."""
     for part in module.modules():
         for weight in layer_weights(part):
-            weight.copy_(weight.flatten()[torch.randperm(weight.numel())].view_as(weight))
+            weight.copy_(weight.flatten()[torch.randperm(weight.numel(), device="cpu")].view_as(weight))
 
 
 INITIALISERS: dict[str, Initialiser] = {"kaiming_normal": kaiming_normal, "reset": reset, "shuffle": shuffle}

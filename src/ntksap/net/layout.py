@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ntksap._base import has_own_rules
 from ntksap.net.kernels import bears_channels_last, native_layers, sparse_layers
 from ntksap.net.unfused import plain_kernels
 
@@ -57,7 +58,7 @@ class Layout:
 
 def laid_out(tensor: Tensor, layout: torch.memory_format) -> Tensor:
     """Return images, or the weights of a convolution over them, in this layout; any other tensor as it is."""
-    if tensor.dim() != 4 or torch.overrides.has_torch_function_unary(tensor):  # the latter has its own layout
+    if tensor.dim() != 4 or has_own_rules(tensor):  # the latter has its own layout
         return tensor
     return tensor.contiguous(memory_format=layout)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from ntksap._base import has_own_rules
 from ntksap.net.batch_norm import batch_norm
 from ntksap.net.kernels import batch_norm as native_norm
 from ntksap.net.kernels import transformed
@@ -25,7 +26,7 @@ class PlainBatchNorm(_BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, …) → (N, C, …)."""
-        if torch.overrides.has_torch_function_unary(x):  # a tensor with rules of its own, for torch's functions
+        if has_own_rules(x):  # a tensor with rules of its own, for torch's functions
             return super().forward(x)
         affine = [p for p in (self.weight, self.bias) if p is not None]
         if self.training and not torch.is_grad_enabled() and x.numel() > x.shape[1] and _plain(x):

@@ -49,7 +49,7 @@ def _fill(root: nn.Module, path: str, part: nn.Module, keys: list[str]) -> None:
     for key in keys:
         buffer = part._buffers[key]
         assert buffer is not None
-        part._buffers[key] = torch.full(buffer.shape, _unset(buffer), dtype=buffer.dtype)
+        part._buffers[key] = torch.full(buffer.shape, _unset(buffer), dtype=buffer.dtype, device="cpu")
     reset, initialise = getattr(part, "reset_running_stats", None), getattr(root, "_init_weights", None)
     with torch.no_grad():
         if callable(reset):

@@ -46,8 +46,8 @@ def generated(panel: Panel) -> Dataset:
     """Return images of noise with labels in turn: a pruning set's worth of each class, at least four batches."""
     count = max(panel.samples_per_class * panel.classes, 4 * panel.training.batch)
     generator = generator_of("generated", panel.name)
-    images = torch.randint(0, 256, (count, *panel.input_shape), dtype=torch.uint8, generator=generator)
-    labels = torch.arange(count) % panel.classes
+    images = torch.randint(0, 256, (count, *panel.input_shape), dtype=torch.uint8, generator=generator, device="cpu")
+    labels = torch.arange(count, device="cpu") % panel.classes
     channels = panel.input_shape[0]
     half = {"mean": (0.5,) * channels, "std": (0.25,) * channels, "pad": 4, "flip": True}
     test = MemorySplit(images[:1], labels[:1], **half)  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ class Attachment:
             self._scales = dict(scales)
             return
         for name, scale in scales.items():
-            factor = scale / self._scales.get(name, torch.ones(()))
+            factor = scale / self._scales.get(name, torch.ones((), device="cpu"))
             weight = local_part(parameters[name])
             weight.mul_(
                 (local_mask(factor, parameters[name]) if factor.dim() else factor.to(weight.device)).to(weight.dtype)

@@ -29,7 +29,7 @@ def select_groups(
     found: list[Groups] = []
     units: list[int] = []
     for name, view in views_for(scores, views):
-        free = torch.ones(view.shape, dtype=torch.bool) if within is None else within[name].cpu()
+        free = torch.ones(view.shape, dtype=torch.bool, device="cpu") if within is None else within[name].cpu()
         found.append(pattern.groups(view, view.matrices(scores[name].detach().cpu()), view.matrices(free)))
         units.append(pattern.unit(view))
     there = [int((groups.sizes > 0).sum()) for groups in found]

@@ -53,7 +53,7 @@ class Masks(Mapping[str, Tensor]):
     @classmethod
     def ones(cls, weights: Mapping[str, Tensor]) -> "Masks":
         """Return masks that keep every one of ``weights``."""
-        return cls({name: torch.ones(w.shape, dtype=torch.bool) for name, w in weights.items()})
+        return cls({name: torch.ones(w.shape, dtype=torch.bool, device="cpu") for name, w in weights.items()})
 
     def __getitem__(self, name: str) -> Tensor:
         return self._masks[name]

@@ -147,7 +147,7 @@ class Transposable(Cap):
 def regular_tiles(n: int) -> Tensor:
     """Return all 4×4 bool matrices with ``n`` in each row and column: 24, 90 or 24 of them for n = 1, 2, 3."""
     rows = [row for row in itertools.product([False, True], repeat=4) if sum(row) == n]
-    tiles = torch.tensor(list(itertools.product(rows, repeat=4)))
+    tiles = torch.tensor(list(itertools.product(rows, repeat=4)), device="cpu")
     return tiles[(tiles.sum(1) == n).all(1)]
 
 

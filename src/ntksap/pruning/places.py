@@ -17,7 +17,7 @@ PLACES = ("score", "random", "balanced")
 def random_scores(views: Mapping[str, WeightView], seed: int) -> dict[str, Tensor]:
     """Return uniform scores for each layer: with them, any selection keeps weights at random."""
     return {
-        name: torch.rand(of.shape, generator=generator_of(seed, "places", name), dtype=torch.float32)
+        name: torch.rand(of.shape, generator=generator_of(seed, "places", name), dtype=torch.float32, device="cpu")
         for name, of in views.items()
     }
 
@@ -75,19 +75,19 @@ def balanced(
     and an output takes at most ``n`` from a set. Inputs then keep almost the same numbers, within a few.
     """
     width, n = -(-inputs // m), min(n, inputs)  # sets at each position
-    sizes = (inputs - m * torch.arange(width)).clamp(max=m)
-    chance = torch.rand(width, m, generator=generator, dtype=torch.float32)
-    chance.masked_fill_(torch.arange(m) >= sizes[:, None], 2)
+    sizes = (inputs - m * torch.arange(width, device="cpu")).clamp(max=m)
+    chance = torch.rand(width, m, generator=generator, dtype=torch.float32, device="cpu")
+    chance.masked_fill_(torch.arange(m, device="cpu") >= sizes[:, None], 2)
     turns = chance.argsort(1)  # the order in which a set gives its members
     sets = positions * width
-    degrees = count // outputs + (torch.arange(outputs) < count % outputs).long()
+    degrees = count // outputs + (torch.arange(outputs, device="cpu") < count % outputs).long()
     if int(degrees.max()) > positions * int(sizes.clamp(max=n).sum()):
         raise InputError(f"an output cannot keep {int(degrees.max())} of its {positions * inputs} weights in {n}:{m}")
     ends = degrees.cumsum(0)
     order = _even_order(positions, width, generator)[: count % sets]
     passes, taken = [order], len(order)
     while taken < count:
-        order = torch.randperm(sets, generator=generator)
+        order = torch.randperm(sets, generator=generator, device="cpu")
         output = int(torch.searchsorted(ends, taken, right=True))  # the one that is not finished yet
         has = taken - int(ends[output] - degrees[output])
         if has:
@@ -95,26 +95,28 @@ def balanced(
             full = torch.bincount(recent[len(recent) - has :], minlength=sets)[order] >= n
             wants = int(ends[output]) - taken
             rest = torch.cat([order[~full][wants:], order[full]])
-            order = torch.cat([order[~full][:wants], rest[torch.randperm(len(rest), generator=generator)]])
+            order = torch.cat(
+                [order[~full][:wants], rest[torch.randperm(len(rest), generator=generator, device="cpu")]]
+            )
         passes.append(order)
         taken += sets
     sequence = torch.cat(passes)
     visits = torch.zeros_like(sequence)  # how often the set came up before: once in each whole pass, and at the start
-    first = torch.zeros(sets, dtype=torch.long).index_fill_(0, passes[0], 1)
-    whole = torch.arange(len(sequence) - len(passes[0])) // sets
+    first = torch.zeros(sets, dtype=torch.long, device="cpu").index_fill_(0, passes[0], 1)
+    whole = torch.arange(len(sequence) - len(passes[0]), device="cpu") // sets
     visits[len(passes[0]) :] = whole + first[sequence[len(passes[0]) :]]
     position, which = sequence // width, sequence % width
     pairs = position * inputs + which * m + turns[which, (visits + position) % sizes[which]]
-    rows = torch.repeat_interleave(torch.randperm(outputs, generator=generator), degrees)
-    mask = torch.zeros(outputs, positions * inputs, dtype=torch.bool)
+    rows = torch.repeat_interleave(torch.randperm(outputs, generator=generator, device="cpu"), degrees)
+    mask = torch.zeros(outputs, positions * inputs, dtype=torch.bool, device="cpu")
     mask[rows, pairs] = True
     return mask.view(outputs, positions, inputs).transpose(0, 1)
 
 
 def _even_order(positions: int, width: int, generator: torch.Generator) -> Tensor:
     """Return all of 0 … positions·width − 1, p·width + i, such that every prefix is even in p and in i."""
-    index = torch.arange(positions * width)
+    index = torch.arange(positions * width, device="cpu")
     shift = index // math.lcm(positions, width)  # else pairs would repeat where the two sizes have a common divisor
-    p = torch.randperm(positions, generator=generator)[(index + shift) % positions]
-    i = torch.randperm(width, generator=generator)[index % width]
+    p = torch.randperm(positions, generator=generator, device="cpu")[(index + shift) % positions]
+    i = torch.randperm(width, generator=generator, device="cpu")[index % width]
     return p * width + i

@@ -95,7 +95,7 @@ class Probe:
         generator = self.generator("noise", index)
         if self.make_inputs is not None:
             return _place_inputs(self.make_inputs(batch, generator), self.dtype, self.device)
-        noise = torch.randn(batch, *self._shape(), generator=generator, dtype=torch.float32)
+        noise = torch.randn(batch, *self._shape(), generator=generator, dtype=torch.float32, device="cpu")
         return noise.to(self.device, self.dtype)
 
     def ones(self, dtype: torch.dtype) -> Inputs:
@@ -177,7 +177,7 @@ class Probe:
 
 def one_input(module: nn.Module, input_shape: Sequence[int] | None, make_inputs: MakeInputs | None) -> Inputs:
     """Return one input for a module, in its dtype and on its device."""
-    first = next(iter(unwrap(module).parameters()), torch.empty(0))
+    first = next(iter(unwrap(module).parameters()), torch.empty(0, device="cpu"))
     shape = None if input_shape is None else tuple(input_shape)
     return Probe(input_shape=shape, make_inputs=make_inputs, dtype=first.dtype, device=first.device).noise(0, batch=1)
 

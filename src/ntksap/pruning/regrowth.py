@@ -181,7 +181,7 @@ class Regrowth:
                 continue
             if self._method == "set":
                 generator = generator_of(self._seed, "set", self._taken, name)
-                growth = torch.rand(mask.shape, generator=generator, dtype=torch.float64)
+                growth = torch.rand(mask.shape, generator=generator, dtype=torch.float64, device="cpu")
             else:
                 growth = gradients[name].cpu()
                 self._check_heard(name, growth, mask)

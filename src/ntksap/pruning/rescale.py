@@ -31,7 +31,7 @@ def scales_of(masks: Mapping[str, Tensor], module: nn.Module, rescale: Rescale) 
     views = weight_views({name: tuple(mask.shape) for name, mask in masks.items()}, module)
     for name, mask in masks.items():
         if rescale == "none":
-            scales[name] = torch.ones(())
+            scales[name] = torch.ones((), device="cpu")
             continue
         matrices = views[name].matrices(mask).double()
         density = matrices.mean() if rescale == "layer" else matrices.mean((0, 2), keepdim=True)

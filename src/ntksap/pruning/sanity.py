@@ -23,6 +23,6 @@ def shuffled(masks: Masks, seed: int) -> Masks:
     """
     moved = {}
     for name, mask in masks.items():
-        order = torch.randperm(mask.numel(), generator=generator_of(seed, "shuffle", name))
+        order = torch.randperm(mask.numel(), generator=generator_of(seed, "shuffle", name), device="cpu")
         moved[name] = mask.flatten()[order].view(mask.shape)
     return Masks(moved, masks.info, masks.weights)

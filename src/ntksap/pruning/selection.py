@@ -110,7 +110,11 @@ def _more(values: Sequence[Floats], chosen: list[Bools], free: Sequence[Bools | 
 
 def _allowed(pattern: Cap, view: WeightView, scores: Tensor, free: Bools | None) -> Bools:
     ranked = view.matrices(scores.detach().cpu())
-    open_ = torch.ones(scores.shape, dtype=torch.bool) if free is None else torch.from_numpy(free).view(scores.shape)
+    open_ = (
+        torch.ones(scores.shape, dtype=torch.bool, device="cpu")
+        if free is None
+        else torch.from_numpy(free).view(scores.shape)
+    )
     return flat(view.tensor(pattern.candidates(ranked, view.matrices(open_))))
 
 

@@ -91,7 +91,9 @@ def load_sparse(model: nn.Module, path: str | Path) -> Masks:
             )
     with torch.no_grad():
         for name, weight in pruned.items():
-            weight.copy_(torch.zeros(weight.shape, dtype=weight.dtype).masked_scatter_(masks[name], kept[name]))
+            weight.copy_(
+                torch.zeros(weight.shape, dtype=weight.dtype, device="cpu").masked_scatter_(masks[name], kept[name])
+            )
         for name, tensor in others.items():
             tensor.copy_(whole[name])
     return masks

@@ -101,8 +101,8 @@ def compared(
         shape, classes: the shape of one input, and the number of outputs.
     """
     timings: dict[str, Any] = {"threads": torch.get_num_threads(), "dense_bytes": file_bytes(dense, None)}
-    images = torch.randn(64, *shape, generator=generator_of("timings"))
-    labels = torch.arange(64) % classes
+    images = torch.randn(64, *shape, generator=generator_of("timings"), device="cpu")
+    labels = torch.arange(64, device="cpu") % classes
     with _at_work(own, masks) as last:
         timings["bytes"] = file_bytes(own, masks)
         before, now = _deeds(dense, images, labels, False), _deeds(own, images, labels, last)

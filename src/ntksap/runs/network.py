@@ -26,7 +26,7 @@ def network_of(
         masks.load_weights(model)
     if masks is not None and settings.pattern == CHANNEL:
         masks.attach(model)  # which also rescales, if they were made for that
-        return compact(model, masks, torch.ones(1, *input_shape)), None
+        return compact(model, masks, torch.ones(1, *input_shape, device="cpu")), None
     return model, masks
 
 

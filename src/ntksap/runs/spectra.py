@@ -30,7 +30,9 @@ def spectrum_inputs(data: Dataset | None, shape: tuple[int, ...], count: int, se
     if count < 1:
         raise InputError(f"--inputs must be at least 1, not {count}")
     if data is None:
-        return torch.randn(count, *shape, generator=generator_of(seed or 0, "spectrum", "noise"), dtype=torch.float32)
+        return torch.randn(
+            count, *shape, generator=generator_of(seed or 0, "spectrum", "noise"), dtype=torch.float32, device="cpu"
+        )
     if count > len(data.test):
         raise InputError(f"{data.name} has {len(data.test)} test images, fewer than --inputs {count}")
     images, _ = next(data.test.batches(count, seed=seed))

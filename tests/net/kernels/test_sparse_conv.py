@@ -106,6 +106,28 @@ def test_a_channels_last_input_and_weight_do_as_well():
     assert layer.weight.grad.stride() == layer.weight.stride()
 
 
+LAYOUTS = {
+    "channels last": lambda w: w.contiguous(memory_format=torch.channels_last),
+    "turned": lambda w: w.transpose(0, 1).contiguous().transpose(0, 1),
+    "every second of a larger tensor": lambda w: torch.stack((w, torch.full_like(w, torch.nan)), -1)[..., 0],
+    "the same for all outputs": lambda w: w[:1].expand_as(w),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_weights_are_read_and_their_derivative_is_written_in_any_layout(layout):
+    torch.manual_seed(0)
+    x, kept = torch.randn(3, 4, 6, 8, dtype=torch.float64), torch.rand(6, 4, 3, 2) < 0.4
+    kept = kept[:1].expand_as(kept).contiguous() if "all outputs" in layout else kept
+    weight = LAYOUTS[layout](torch.randn(6, 4, 3, 2, dtype=torch.float64) * kept).requires_grad_()
+    dense, y = torch.nn.functional.conv2d(x, weight, padding=1), sparse_conv2d(x, weight, kept, 1, 1)
+    g = torch.randn_like(dense)
+    (expected,), (found,) = torch.autograd.grad(dense, weight, g), torch.autograd.grad(y, weight, g)
+    torch.testing.assert_close(y, dense)
+    torch.testing.assert_close(found, expected * kept)
+    assert found.stride() == torch.empty_like(weight).stride()
+
+
 def test_a_mask_that_was_changed_in_place_is_seen():
     layer = nn.Conv2d(1, 1, 1, bias=False)
     nn.init.ones_(layer.weight)

@@ -63,7 +63,7 @@ def move(op: Operator, *args: Any, **kwargs: Any) -> Any:
 def _spread(axes: Axes, back: int) -> Tensor:
     """Return the ids of one axis, counted from the end, as a tensor of the full shape."""
     if len(axes.ids) < back:
-        return torch.zeros(axes.shape, dtype=torch.float64)
+        return torch.zeros(axes.shape, dtype=torch.float64, device="cpu")
     size = [1] * len(axes.ids)
     size[-back] = -1
     return torch.from_numpy(axes.ids[-back]).double().view(size).expand(axes.shape).contiguous()

@@ -105,7 +105,7 @@ def quadrature(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Ten
     nodes, weights = _nodes()
     step = len(nodes) if sums.numel() <= _SMALL else 1  # all nodes at once, where that does not take much memory
     for start in range(0, len(nodes), step):
-        node, weight = (torch.tensor(part[start : start + step]).to(centre) for part in (nodes, weights))
+        node, weight = (torch.tensor(part[start : start + step], device="cpu").to(centre) for part in (nodes, weights))
         with torch.enable_grad():
             at = (
                 (centre + deviation * node.view(-1, *[1] * len(shape)))
@@ -142,7 +142,7 @@ def _series(sums: list[Tensor], correlation: Tensor) -> Tensor:
 @lru_cache
 def _nodes() -> tuple[list[float], list[float]]:
     """Points and weights of the mean over N(0, 1): the trapezoidal rule, which for smooth φ is exact to about 10⁻⁵."""
-    at = torch.arange(-7, 8, dtype=torch.float64) * 0.6
+    at = torch.arange(-7, 8, dtype=torch.float64, device="cpu") * 0.6
     weights = torch.exp(-at.square() / 2)
     return at.tolist(), (weights / weights.sum()).tolist()
 

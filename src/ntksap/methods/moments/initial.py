@@ -55,7 +55,7 @@ def _values(part: nn.Module, key: str, present: Tensor, root: nn.Module) -> list
         twin = copy.copy(part)  # without its children, which may be large
         twin.__dict__["_modules"] = {}
         twin.__dict__["_parameters"] = {
-            k: None if p is None else nn.Parameter(torch.full(p.shape, math.nan), requires_grad=False)
+            k: None if p is None else nn.Parameter(torch.full(p.shape, math.nan, device="cpu"), requires_grad=False)
             for k, p in part._parameters.items()
         }
         with torch.no_grad(), global_seed("moments", index):
@@ -85,7 +85,7 @@ def _of(drawn: list[Tensor]) -> Moments:
 
 
 def _spread(square: float, mean: float, shape: torch.Size) -> Moments:
-    return fixed(*(torch.tensor(value, dtype=torch.float64).expand(shape) for value in (square, mean)))
+    return fixed(*(torch.tensor(value, dtype=torch.float64, device="cpu").expand(shape) for value in (square, mean)))
 
 
 def _sampled(net: Net) -> tuple[dict[str, float], dict[str, Moments]]:

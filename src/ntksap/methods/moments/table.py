@@ -48,7 +48,9 @@ def moments_of(value: Any) -> Moments:
     """Return moments as they are, and those of a number or a tensor of known values."""
     if isinstance(value, Moments):
         return value
-    return certain(value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64))
+    return certain(
+        value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64, device="cpu")
+    )
 
 
 def field_by_field(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

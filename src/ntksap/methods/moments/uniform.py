@@ -142,8 +142,10 @@ def _repeated(fields: Tensor, shape: tuple[int, ...]) -> Moments:
     return Repeated(Moments(square, cross, tangent, tangent_cross, zero), torch.Size(shape))
 
 
-_EYE = torch.eye(4, dtype=torch.float64)
-_SQUARES = torch.tensor([[0.0] * 4, [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
+_EYE = torch.eye(4, dtype=torch.float64, device="cpu")
+_SQUARES = torch.tensor(
+    [[0.0] * 4, [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64, device="cpu"
+)
 
 
 def thin(x: Tensor, dims: Collection[int] | None = None) -> Tensor:

@@ -167,6 +167,7 @@ class _BatchNorm(torch.autograd.Function):
         ctx.relu = relu
         ctx.save_for_backward(x, weight, mean, r, a, b, z if relu and add is not None else None)
         ctx.mark_non_differentiable(mean, variance)
+        ctx.set_materialize_grads(False)  # no zeros for those two
         return z, mean, variance
 
     @staticmethod
@@ -184,7 +185,8 @@ class _BatchNorm(torch.autograd.Function):
 
 def _first(x: Tensor) -> tuple[int, int, int]:
     """Return images, channels and places of x (N, C, …), channels first."""
-    return len(x), x.shape[1], x[0, 0].numel()
+    images, channels = x.shape[:2]
+    return images, channels, x.shape[2:].numel()
 
 
 def _rows(x: Tensor) -> tuple[int, int]:

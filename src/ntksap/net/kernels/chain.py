@@ -147,6 +147,7 @@ class _ConvNorm(torch.autograd.Function):
         ctx.traversal, ctx.relu = traversal, relu
         ctx.save_for_backward(x, weight, y, scale, mean, r, a, b, z if relu and add is not None else None)
         ctx.mark_non_differentiable(mean, variance)
+        ctx.set_materialize_grads(False)  # no zeros for those two
         return z, mean, variance
 
     @staticmethod

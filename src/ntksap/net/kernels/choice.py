@@ -192,7 +192,7 @@ def _fastest(seconds: Mapping[str, float]) -> Choice:
 def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Return the least seconds of each way, timed in turn; one that is far behind twice is not timed again."""
     seconds = dict.fromkeys(ways, math.inf)
-    clutter = torch.zeros(CLUTTER)
+    clutter = torch.zeros(CLUTTER, device="cpu")
     for work in (clutter.zero_, *ways.values()):
         work()  # traversals are made, memory is taken
     begin = time.perf_counter()

@@ -17,9 +17,8 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
-from torch.overrides import has_torch_function
 
-from ntksap._base import InputError
+from ntksap._base import InputError, has_own_rules
 from ntksap.net.kernels.cache import find, keep, private_folders
 
 SOURCES = ("kernels.c", "sparse_conv.h", "sparse_linear.h", "batch_norm.h", "winograd.h")
@@ -60,7 +59,7 @@ def available(*tensors: Tensor) -> bool:
 
 def transformed(*tensors: Tensor) -> bool:
     """Whether a tensor has rules of its own, or is inside torch.compile, torch.func or forward mode."""
-    if is_compiling() or has_torch_function(tensors):
+    if is_compiling() or has_own_rules(*tensors):
         return True
     dual = forward_ad._current_level >= 0
     for tensor in tensors:

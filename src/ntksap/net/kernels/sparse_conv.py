@@ -86,8 +86,9 @@ def by_kept_weights(
         return None
     traversal, x, g = traversal_of(x, kept, how), x.contiguous(), g.contiguous()
     found = x.new_zeros(len(g), len(traversal.kept))
+    side_by_side = torch.arange(len(traversal.kept), device="cpu")
     for one, to in zip(g, found, strict=True):
-        _call_back(x, None, traversal, one, None, to, 1)
+        _call_back(x, None, traversal, side_by_side, one, None, to, 1)
     return found
 
 
@@ -160,16 +161,16 @@ def convolve(
     parts: Tensor | None = None,
 ) -> Tensor:
     """Return x ∗ w, or what follows it; ``parts`` (N, C', 2) are filled with what `normalised` takes."""
-    shape, weight = traversal.shape, weight.detach().contiguous()
-    y = x.new_empty(len(x), shape.outputs, shape.out_height, shape.out_width)
-    lists = (traversal.kept, traversal.first, traversal.where, traversal.back_first)
-    call("sparse_conv", x.dtype, shape, len(x), x, weight, y, *lists, *after, parts, _workers(x, traversal))
+    shape, images = traversal.shape, x.shape[0]
+    y = x.new_empty(images, shape.outputs, shape.out_height, shape.out_width)
+    lists = (traversal.places_in(weight), traversal.first, traversal.where, traversal.back_first)
+    call("sparse_conv", x.dtype, shape, images, x, weight, y, *lists, *after, parts, _workers(x, traversal))
     return y
 
 
 def _workers(x: Tensor, traversal: Traversal) -> int:
     """Return how many threads have something to do: they share stacks of images, and waking one takes time."""
-    return min(threads(), -(-len(x) // traversal.shape.stack)) or 1
+    return min(threads(), -(-x.shape[0] // traversal.shape.stack)) or 1
 
 
 def carry_back(
@@ -186,34 +187,35 @@ def carry_back(
     whether there was a ReLU that g has not passed through yet.
     """
     by_x = torch.empty_like(x) if wanted[0] else None
-    workers = _workers(x, traversal)
-    by_values = x.new_zeros(workers, len(traversal.kept)) if wanted[1] else None
-    _call_back(x, weight.detach().contiguous(), traversal, g, by_x, by_values, workers, norm)
-    if by_values is None:
-        return by_x, None
-    by_weight = x.new_zeros(weight.numel()).index_copy_(0, traversal.kept, by_values.sum(0)).view(weight.shape)
-    return by_x, torch.empty_like(weight).copy_(by_weight)  # in the weight's own layout, as DDP wants it
+    by_weight = torch.zeros_like(weight) if wanted[1] else None  # in the weight's own layout, as DDP wants it
+    if by_weight is not None and by_weight.stride() != weight.stride():  # there were gaps between weights
+        weight = torch.empty_like(weight).copy_(weight)
+    places = traversal.places_in(weight)
+    _call_back(x, weight, traversal, places, g, by_x, by_weight, _workers(x, traversal), norm)
+    return by_x, by_weight
 
 
 def _call_back(
     x: Tensor,
     weight: Tensor | None,
     traversal: Traversal,
+    places: Tensor,
     g: Tensor,
     by_x: Tensor | None,
-    by_values: Tensor | None,
+    by_weight: Tensor | None,
     workers: int,
     norm: tuple[object, ...] = NO_NORM,
 ) -> None:
+    """Let the kernel do it; ``places`` (K,) is where the kept weights lie in ``weight`` and ``by_weight``."""
     lists = (
-        traversal.kept,
+        places,
         traversal.first,
         traversal.where,
         traversal.order,
         traversal.back_first,
         traversal.back_where,
     )
-    arguments = (len(x), x, weight, g, by_x, by_values, *lists, *norm, workers)
+    arguments = (x.shape[0], x, weight, g, by_x, by_weight, *lists, *norm, workers)
     call("sparse_conv_backward", x.dtype, traversal.shape, *arguments)
 
 

@@ -123,16 +123,16 @@ _traversals: Any = WeakIdKeyDictionary()
 
 def _make(mask: Tensor, turned: bool) -> Traversals:
     (forth, kept), (back, again) = _walk(mask, by_row=not turned), _walk(mask, by_row=turned)
-    places = torch.empty(mask.numel(), dtype=torch.int32)
-    places[kept.long()] = torch.arange(len(kept), dtype=torch.int32)
+    places = torch.empty(mask.numel(), dtype=torch.int32, device="cpu")
+    places[kept.long()] = torch.arange(len(kept), dtype=torch.int32, device="cpu")
     return Traversals(mask.shape, forth, kept, back, places[again.long()])
 
 
 def _walk(mask: Tensor, *, by_row: bool) -> tuple[Traversal, Tensor]:
     """Return the traversal for a product whose outputs are the rows or columns of the mask, and where weights are."""
     (outputs, inputs), count = mask.shape if by_row else mask.shape[::-1], int(mask.count_nonzero())
-    row, first, start = torch.empty(3, outputs + 1, dtype=torch.long)
-    (column, index), groups = torch.empty(2, count, dtype=torch.int32), ctypes.c_int64()
+    row, first, start = torch.empty(3, outputs + 1, dtype=torch.long, device="cpu")
+    (column, index), groups = torch.empty(2, count, dtype=torch.int32, device="cpu"), ctypes.c_int64()
     steps = (inputs, 1) if by_row else (1, outputs)
     call("linear_plan", None, mask, outputs, inputs, *steps, groups, row, first, start, column, index)
     tensors = (row, first, start, column)

@@ -1,7 +1,7 @@
 """The kept weights of a convolution, in the order in which the kernels walk through them."""
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,17 +29,27 @@ class Shape(ctypes.Structure):
 class Traversal:
     """The kept weights of one convolution for one size of images, in the order in which the kernels walk through them.
 
-    ``kept`` (K,) holds the flat indices of the kept weights, sorted by output; ``order`` (K,) sorts them by the plane
-    of the input that they look at. See ``sparse_conv.h`` for the rest.
+    ``kept`` (K,) holds their flat indices among all weights (``weights`` is the shape of those), sorted by output;
+    ``order`` (K,) sorts them by the plane of the input that they look at. See ``sparse_conv.h`` for the rest.
     """
 
     shape: Shape
+    weights: torch.Size
     kept: Tensor
     order: Tensor
     first: Tensor
     where: Tensor
     back_first: Tensor
     back_where: Tensor
+    _places: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    def places_in(self, weight: Tensor) -> Tensor:
+        """Return where the kept weights lie in memory (K,), counted from the first of all, whatever their layout is."""
+        strides = weight.stride()
+        if strides not in self._places:
+            along = torch.unravel_index(self.kept, self.weights)
+            self._places[strides] = sum(index * stride for index, stride in zip(along, strides, strict=True))  # type: ignore[assignment]
+        return self._places[strides]
 
 
 def traversal_of(x: Tensor, kept: Tensor, how: Geometry) -> Traversal:
@@ -84,9 +94,12 @@ def shape_of(size: tuple[int, ...], weight: tuple[int, ...], how: Geometry) -> S
 def _make(size: tuple[int, ...], kept: Tensor, how: Geometry) -> Traversal:
     shape, count = shape_of(size, tuple(kept.shape), how), int(kept.count_nonzero())
     planes = shape.channels * shape.stride_y * shape.stride_x
-    index, order = torch.empty(2, count, dtype=torch.long)
-    where, back_where = torch.empty(2, count, dtype=torch.int32)
-    first, back_first = torch.empty(shape.outputs + 1, dtype=torch.long), torch.zeros(planes + 1, dtype=torch.long)
+    index, order = torch.empty(2, count, dtype=torch.long, device="cpu")
+    where, back_where = torch.empty(2, count, dtype=torch.int32, device="cpu")
+    first, back_first = (
+        torch.empty(shape.outputs + 1, dtype=torch.long, device="cpu"),
+        torch.zeros(planes + 1, dtype=torch.long, device="cpu"),
+    )
     numbers = (how.groups, *kept.shape[2:], *how.dilation)
     call("sparse_plan", None, shape, kept, *numbers, index, first, where, back_first, order, back_where)
-    return Traversal(shape, index, order, first, where, back_first, back_where)
+    return Traversal(shape, kept.shape, index, order, first, where, back_first, back_where)

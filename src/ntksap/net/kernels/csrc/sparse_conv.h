@@ -395,11 +395,11 @@ int N(sparse_conv)(const Shape *s, int64_t images, const REAL *x, const REAL *we
     return failed;
 }
 
-/* by_x (which needs the weight) or by_value may be null; by_value (threads, kept weights) is added to, by each thread in its own line. Where
-   BatchNorm followed: y that it was given, its a, b and k of `batch_norm_backward`, and whether there was a ReLU that
-   g has not passed through yet; else y is null. */
+/* by_x (which needs the weight) or by_weight may be null; by_weight is written where weights are kept. Where BatchNorm
+   followed: y that it was given, its a, b and k of `batch_norm_backward`, and whether there was a ReLU that g has not
+   passed through yet; else y is null. */
 int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const REAL *weight, const REAL *g, REAL *by_x,
-                            REAL *by_value, const int64_t *index, const int64_t *first, const int *where, const int64_t *order,
+                            REAL *by_weight, const int64_t *index, const int64_t *first, const int *where, const int64_t *order,
                             const int64_t *back_first, const int *back_where, const REAL *y, const REAL *a, const REAL *b, const REAL *k, int64_t relu,
                             int64_t threads)
 {
@@ -407,14 +407,16 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
     const int64_t count = s->channels * s->stride_y * s->stride_x, image = s->channels * s->height * s->width;
     const int64_t places = s->out_height * s->out_width, result = s->outputs * places;
     const int past = streams(by_x, images * image * sizeof(REAL));
-    REAL *back_value = by_x ? N(kept_of)(weight, index, order, first[s->outputs]) : room(0);
+    const int64_t kept = first[s->outputs];
+    REAL *back_value = by_x ? N(kept_of)(weight, index, order, kept) : room(0);
+    REAL *by_value = by_weight ? cleared(threads * kept * sizeof(REAL)) : room(0); /* each thread adds in its own line */
     const int straight = s->out_width % 8 == 0; /* dots with g as it is */
     int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(| : failed)
     {
         REAL *planes = cleared((count * s->plane + s->slack) * sizeof(REAL)), *grads = cleared(s->outputs * s->grad * sizeof(REAL));
         REAL *back = room(count * s->plane * sizeof(REAL)), *through = room((y ? s->stack * result : 0) * sizeof(REAL));
-        failed = !back_value || !planes || !grads || !back || !through;
+        failed = !back_value || !by_value || !planes || !grads || !back || !through;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < images; n += s->stack) {
             if (failed) continue;
@@ -432,8 +434,8 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
                     N(copy_rows)(grads + o * s->grad + s->slack + m * s->rows * s->pitch, s->pitch,
                                  now + (m * s->outputs + o) * places, s->out_width, s->out_height, s->out_width);
             const int64_t next = n + 1 < images ? sizeof(REAL) : 0; /* bytes of a number of the next image */
-            if (by_value) {
-                REAL *sums = by_value + THREAD * first[s->outputs];
+            if (by_weight) {
+                REAL *sums = by_value + THREAD * kept;
                 N(pack)(s, here, x + n * image, planes, back_first);
                 if (straight) N(dots_rows)(s, now, planes, first, where, sums, ahead_of(g + (n + 1) * result, next * result));
                 else N(dots)(s, grads, planes, ((here - 1) * s->rows + s->out_height) * s->pitch, first, where, sums);
@@ -456,6 +458,12 @@ int N(sparse_conv_backward)(const Shape *s, int64_t images, const REAL *x, const
         free(back);
         free(through);
     }
+    for (int64_t j = 0; by_weight && !failed && j < kept; j++) {
+        REAL sum = by_value[j];
+        for (int64_t part = 1; part < threads; part++) sum += by_value[part * kept + j];
+        by_weight[index[j]] = sum;
+    }
+    free(by_value);
     free(back_value);
     return failed;
 }
