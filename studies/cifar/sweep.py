@@ -1,7 +1,7 @@
 """ResNet-20 on CIFAR-10 with the recipe ``quick``: two sweeps.
 
 ``methods`` compares the methods of this package under equal conditions, at 98.20 % and 95.60 %. ``gain`` compares
-single weights, patterns and whole channels with the thin network, at half and a quarter of the multiply-adds.
+single weights, patterns and whole channels with the thin network, each at half and at a quarter of the multiply-adds.
 
     python -m studies.cifar.sweep methods DATA OUT         # carries out the commands that `--list` prints, run by run
     python -m studies.cifar.sweep methods DATA OUT --pack  # keeps the results of finished runs in docs/results
@@ -13,7 +13,6 @@ run uses all cores that it may; several sweeps on one machine should each have a
 """
 
 import argparse
-import itertools
 import json
 import shlex
 import subprocess
@@ -41,10 +40,13 @@ def commands(sweep: str) -> Iterator[list[str]]:
         return ["--methods", methods, "--sparsities", sparsities, "--seeds", seed, "--epochs", str(epochs), *others]
 
     if sweep == "gain":
-        for pattern, seed in itertools.product(("channel", "unstructured", "2:4", "block:16x16"), SEEDS):
-            sparsities = "0.5" if pattern == "2:4" else "0.75,0.5"  # sparse tensor cores gain a factor of two at any
-            others = ("--patterns", pattern, "--thin", "--budget", "multiply-adds")
-            yield command("ntk-sap-analytic", sparsities, seed, *others, epochs=10)
+        thin = ("--thin", "--budget", "multiply-adds")
+        for seed in SEEDS:
+            yield command("ntk-sap-analytic", "0.75,0.5", seed, "--patterns", "channel", *thin, epochs=10)
+        for seed in SEEDS:
+            yield command("ntk-sap-analytic", "0.5", seed, "--patterns", "2:4", *thin, epochs=10)
+            # Early layers, whose weights are used most often, keep more: these leave a half and a quarter to multiply.
+            yield command("ntk-sap-analytic", "0.75,0.9", seed, "--patterns", "unstructured,block:16x16", epochs=10)
         return
     for seed in SEEDS:
         yield command(METHODS, "0.982", seed)
@@ -52,14 +54,12 @@ def commands(sweep: str) -> Iterator[list[str]]:
         for budget in ("weights", "multiply-adds"):
             yield command("random-erk", "0.982", seed, "--thin", "--budget", budget)
         for how in ("rigl", "set"):
-            yield command("random-erk,ntk-sap-analytic", "0.982", seed, "--regrow", how)
-        yield command("imp", "0.982", seed, "--level-epochs", "1")
+            yield command("random-erk,ntk-sap", "0.982", seed, "--regrow", how)
     for seed in SEEDS:
         yield command(BEST, "0.956", seed)
-    for seed in SEEDS:
-        yield command(BEST, "0.982", seed, epochs=10)
-    for seed in SEEDS:
         yield command(SCORES, "0.982", seed, "--allocation", "erk")
+        yield command(BEST, "0.982", seed, epochs=10)
+        yield command("imp", "0.982", seed, "--level-epochs", "1")
 
 
 def whole(arguments: list[str], data: Path, out: Path) -> list[str]:
@@ -101,14 +101,17 @@ def _results(sweep: str) -> list[Path]:
 
 
 def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, Any]]]]:
-    """Return the results that were kept, {(epochs, sparsity): {way: runs}}; what was timed of a run is ``timings``."""
+    """Return the results that were kept, {(epochs, share removed): {way: runs}}; what was timed is ``timings``.
+
+    The share is that of weights (``methods``), or the nearest of 0, a half and three quarters of the multiply-adds
+    (``gain``), at which networks of equal cost stand together.
+    """
     cases: dict[tuple[int, float], dict[str, list[dict[str, Any]]]] = {}
     for file in _results(sweep):
         run = json.loads(file.read_text())
         timings = file.with_suffix(".timings.json")
         run["timings"] = json.loads(timings.read_text()) if timings.exists() else {}
-        case = run["recipe"]["epochs"], 0.982 if run["method"] == "dense" and sweep == "methods" else run["sparsity"]
-        ways = cases.setdefault(case, {})
+        ways = cases.setdefault((run["recipe"]["epochs"], _removed(sweep, run)), {})
         regrown = run["recipe"].get("regrow", "none")
         erk = run["allocation"] == "erk" and not run["method"].endswith("-erk")
         ranked = run["method"] == "ntk-sap-analytic" and not (run["allocation"] or run["pattern"])
@@ -121,6 +124,13 @@ def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, An
     return dict(sorted(cases.items()))
 
 
+def _removed(sweep: str, run: dict[str, Any]) -> float:
+    if sweep == "gain":
+        removed = 1 - run["inference_flops"] / run["dense_flops"]
+        return min((0.0, 0.5, 0.75), key=lambda share: abs(share - removed))
+    return 0.982 if run["method"] == "dense" else run["sparsity"]
+
+
 def table(sweep: str) -> str:
     """Return tables in Markdown: accuracy in per cent, mean ± standard deviation over seeds, and what it costs.
 
@@ -130,9 +140,9 @@ def table(sweep: str) -> str:
     lines = []
     compared = "ahead of thin" if sweep == "gain" else "behind the best mask"
     heads = "accuracy", compared, "weights", "multiply-adds", "seconds to prune", "seeds"
-    for (epochs, sparsity), ways in kept_runs(sweep).items():
-        lines += [f"| {sparsity:.2%}, {epochs} epochs | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-        found = cells({**run, "method": way, "sparsity": sparsity} for way, runs in ways.items() for run in runs)
+    for (epochs, removed), ways in kept_runs(sweep).items():
+        lines += [f"| {removed:.2%}, {epochs} epochs | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+        found = cells({**run, "method": way, "sparsity": removed} for way, runs in ways.items() for run in runs)
         found.sort(key=lambda cell: -cell.mean)
         masks = [cell for cell in found if cell.seeds >= MIN_SEEDS and _before_training(ways[cell.method][0])]
         thin = next((cell for cell in found if cell.method.startswith("thin")), None)
