@@ -91,7 +91,7 @@ class ChosenEncoderLayer(Unscriptable, nn.TransformerEncoderLayer):
             return ordinary(src, *arguments, **options)
 
         ways = {TORCH: whole, KEPT: apart}
-        return ways[self.chooser.way(src, (), lambda: ways)]()
+        return ways[self.chooser.way(src, (False, False), lambda: ways)]()
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -49,6 +49,8 @@ class Chain:
         conv, norm = self.conv, self.norm
         weight, bias, mean = conv._parameters["weight"], conv._parameters["bias"], norm._buffers["running_mean"]
         assert weight is not None
+        if self.chooser.leaves_to_torch(x, weight, norm.training):
+            return False
         if not usable(x, weight) or x.dim() != 4 or not suits(x) or x.shape[1] != conv.in_channels:
             return False
         others = [t for t in (bias, add, mean, *norm._parameters.values()) if t is not None]

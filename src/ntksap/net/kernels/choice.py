@@ -21,10 +21,10 @@ LEAD = 0.93
 """The most of torch's time that a way may take to be chosen: a smaller gain is not certain."""
 
 CLUTTER = 2**20
-"""How many numbers are written before a way is timed, which empties the caches of a core, as the other layers of a
-network do. On full caches, kernels with many lists seem faster than they are."""
+"""How many numbers are written to empty the caches of a core, as the other layers of a network do. On full caches,
+kernels with many lists seem faster than they are; on empty ones, torch's code seems slower."""
 
-ROUNDS = {2: 0.5, 4: 0.05, 16: 0.0}
+ROUNDS = {2: 0.5, 4: 0.1, 16: 0.0}
 """How often each way is timed, {times: seconds}: that many times are enough once that many seconds have passed."""
 
 
@@ -67,17 +67,18 @@ class Chooser:
         self._name, self._kind, self._kept, self._choices = name, kind, kept, choices
         self._known: dict[tuple[object, ...], str] = {}
         self._left: dict[object, tuple[int, ...]] = {}
-        """{shape, and which derivatives if any were asked for: strides} of inputs that were left to torch."""
+        """{shape, and which derivatives were asked for: strides} of inputs that were left to torch."""
 
-    def leaves_to_torch(self, x: Tensor, weight: Tensor) -> bool:
+    def leaves_to_torch(self, x: Tensor, weight: Tensor, *mode: bool) -> bool:
         """Return whether torch is known to be fastest for inputs like x, and nothing records what is done to them.
 
-        Ask this first: it takes less time than finding out whether other kernels could be used at all.
+        Ask this first: it takes less time than finding out whether other kernels could be used at all. ``mode`` is
+        what the ``learns`` of `way` says besides derivatives with respect to x and the weight.
         """
         if type(x) is not Tensor or _tracing_state() is not None or is_compiling():
             return False
-        like = (x.shape, x.requires_grad, weight.requires_grad) if torch.is_grad_enabled() else x.shape
-        return self._left.get(like) == x.stride()
+        learns = (x.requires_grad, weight.requires_grad) if torch.is_grad_enabled() else (False, False)
+        return self._left.get((x.shape, *learns, *mode)) == x.stride()
 
     def way(self, x: Tensor, learns: tuple[bool, ...], ways: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
         """Return the way to go for inputs like x (N, …).
@@ -85,13 +86,16 @@ class Chooser:
         ``learns``: which derivatives will be asked for; ``ways()`` returns the ways that exist, each of which does
         all of the work once when it is called.
         """
-        key = _key(x, learns)
-        found = self._known.get(key)
+        found = self.known(x, learns)
         if found is None:
-            found = self._known[key] = self._decide(_situation(x, learns), ways())
+            found = self._known[_key(x, learns)] = self._decide(_situation(x, learns), ways())
             if found == TORCH:
-                self._left[(x.shape, *learns) if torch.is_grad_enabled() else x.shape] = x.stride()
+                self._left[(x.shape, *learns)] = x.stride()
         return found
+
+    def known(self, x: Tensor, learns: tuple[bool, ...]) -> str | None:
+        """Return the way to go for inputs like x if it was chosen before."""
+        return self._known.get(_key(x, learns))
 
     def _decide(self, situation: str, ways: Mapping[str, Callable[[], object]]) -> str:
         entry = f"{self._name} {situation}"
@@ -190,8 +194,13 @@ def _fastest(seconds: Mapping[str, float]) -> Choice:
 
 
 def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the least seconds of each way, timed in turn; one that is far behind twice is not timed again."""
-    seconds = dict.fromkeys(ways, math.inf)
+    """Return the least seconds of each way, timed in turn; one that is far behind twice is not timed again.
+
+    Each is timed on empty caches and at once again on full ones. In a network, caches are neither: a layer's input has
+    just been written, its weights have not been read for a while, and torch's code has run in the layer before. So
+    what counts is the worse of the two shares of torch's time, here in terms of torch's seconds on empty caches.
+    """
+    empty, full = dict.fromkeys(ways, math.inf), dict.fromkeys(ways, math.inf)
     clutter = torch.zeros(CLUTTER, device="cpu")
     for work in (clutter.zero_, *ways.values()):
         work()  # traversals are made, memory is taken
@@ -202,13 +211,14 @@ def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         if any(count >= least and time.perf_counter() - begin > passed for least, passed in ROUNDS.items()):
             break
         for way, work in ways.items():
-            if count > 1 and seconds[way] > 3 * min(seconds.values()):
+            if count > 1 and empty[way] > 3 * min(empty.values()):
                 continue
             clutter.add_(1)
-            start = clock()
-            work()
-            seconds[way] = min(seconds[way], clock() - start)
-    return seconds
+            for seconds in (empty, full):
+                start = clock()
+                work()
+                seconds[way] = min(seconds[way], clock() - start)
+    return {way: max(empty[way], full[way] / full[TORCH] * empty[TORCH]) for way in ways}
 
 
 def _same(value: Any) -> Any:

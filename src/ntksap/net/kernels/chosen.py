@@ -24,7 +24,8 @@ MANY = 0.6
 
 Work: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(x, weight, bias) → y."""
-Ways: TypeAlias = dict[str, Callable[[], object]]
+Once: TypeAlias = Callable[[], object]
+Ways: TypeAlias = dict[str, Once]
 Bias: TypeAlias = Tensor | None
 """Names for annotations of inner functions, which Python would otherwise work out in every call of a layer."""
 
@@ -42,8 +43,19 @@ def fastest(
         return TORCH
     learns = learning(x, weight)
 
+    def looked_up(once: Once) -> Once:
+        # Every call that torch does not do pays for this look-up: in small layers, as much as other kernels save.
+        def both() -> None:
+            refuse_recording(x)
+            if usable(x, weight):
+                chooser.known(x, learning(x, weight))
+            once()
+
+        return both
+
     def ways() -> Ways:
-        return {way: whole(work(way), x, weight, bias, learns) for way in (TORCH, *fitting())}
+        every = {way: whole(work(way), x, weight, bias, learns) for way in (TORCH, *fitting())}
+        return {way: once if way == TORCH else looked_up(once) for way, once in every.items()}
 
     return chooser.way(x, learns, ways)
 
