@@ -30,7 +30,7 @@ SEEDS = ("0", "1", "2")
 SCORES = "synflow,ntk-sap,snip,grasp,force,iterative-snip,magnitude,px,prospr,hutchinson"
 METHODS = f"random-erk,random,magnitude-erk,phew,ntk-sap-analytic,{SCORES},dpai,mag-1epoch"
 BEST = "ntk-sap,ntk-sap-analytic,dpai,mag-1epoch,random-erk,hutchinson"
-"""The six with the highest mean accuracy at 98.20 %, of three seeds (mag-1epoch: of two)."""
+"""The six with the highest mean accuracy at 98.20 %, of three seeds."""
 
 
 def commands(sweep: str) -> Iterator[list[str]]:
