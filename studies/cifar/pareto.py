@@ -42,20 +42,45 @@ def figure(sweep: str) -> Figure:
     dense = ways.pop("dense", [])
     ways = dict(sorted(ways.items(), key=lambda item: -_accuracy(item[1][0])[0]))
     with rc_context(STYLE):
-        drawn = Figure(figsize=(4.2 * len(costs) + 2.6, 4.4), layout="constrained")
+        drawn = Figure(figsize=(4.2 * len(costs) + 3, 4.8), layout="constrained")
         for place, cost in enumerate(costs, 1):
             axes = drawn.add_subplot(1, len(costs), place)
             axes.set(xlabel=cost, xscale="log")
             _draw(axes, ways, COSTS[cost])
             for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
                 ticks(FuncFormatter(lambda value, _: f"{value:g}"))
-        if sweep == "methods":
-            drawn.axes[0].set_ylim(59, 68)  # random and prospr are far below
         drawn.axes[0].set_ylabel("test accuracy (%)")
-        handles, labels = drawn.axes[0].get_legend_handles_labels()
         title = f"the dense network: {_accuracy(dense[0])[0]:.1f} %" if dense else None
-        drawn.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, title=title)
+        if sweep == "methods":
+            drawn.axes[0].set_ylim(59, 68)  # the thin network of as many weights, random and prospr are far below
+            drawn.axes[0].set_title(title, loc="right")
+            _name_points(drawn.axes[0], ways, COSTS[costs[0]])
+        else:
+            handles, labels = drawn.axes[0].get_legend_handles_labels()
+            drawn.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, title=title)
     return drawn
+
+
+def _name_points(axes: Axes, ways: dict[str, list[list[dict[str, Any]]]], cost: Cost) -> None:
+    """Write the name of each point in sight to the right of the panel, with a line to the point."""
+    low, high = axes.get_ylim()
+    points = {
+        way: (fmean(cost(run) or 0 for run in several[0]), _accuracy(several[0])[0]) for way, several in ways.items()
+    }
+    seen = {way: point for way, point in points.items() if low < point[1] < high}
+    axes.set_xlim(min(x for x, _ in seen.values()) * 0.9, max(x for x, _ in seen.values()) * 1.05)
+    look = looks(list(ways))
+    for place, (way, point) in enumerate(seen.items()):
+        axes.annotate(
+            way,
+            point,
+            (1.06, 1 - (place + 0.5) / len(seen)),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=9,
+            color=look[way].colour,
+            arrowprops={"arrowstyle": "-", "color": look[way].colour, "lw": 0.5, "alpha": 0.6},
+        )
 
 
 def _draw(axes: Axes, ways: dict[str, list[list[dict[str, Any]]]], cost: Cost) -> None:
