@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -144,6 +145,29 @@ def test_torch_is_chosen_unless_another_is_clearly_faster():
     for taken, way in ((0.5, "kept"), (0.99, "torch"), (2.0, "torch")):
         ticks = {"torch": 1.0, "kept": taken}
         assert choice._fastest(ticks).way == way
+
+
+@pytest.mark.parametrize(
+    ("empty", "full", "chosen"),
+    [(0.8, 0.8, "kept"), (0.5, 1.0, "torch"), (1.0, 0.5, "torch"), (0.9, 0.95, "torch")],
+)
+def test_a_kernel_must_be_faster_on_empty_and_on_full_caches(monkeypatch, empty, full, chosen):
+    """Torch takes 2 s on empty caches and 1 s on full ones; the kernel takes these shares of it."""
+    now = [0.0]
+
+    def taking(*seconds: float):
+        turns = itertools.chain([0.0], itertools.cycle(seconds))  # the first call is not timed
+
+        def work() -> None:
+            now[0] += next(turns)
+
+        return work
+
+    clock = SimpleNamespace(thread_time=lambda: now[0], perf_counter=lambda: now[0])
+    monkeypatch.setattr(choice, "time", clock)
+    seconds = choice.measure({"torch": taking(2, 1), "kept": taking(2 * empty, full)})
+    assert choice._fastest(seconds).way == chosen
+    assert seconds["kept"] / seconds["torch"] == pytest.approx(max(empty, full))
 
 
 def test_measuring_neither_draws_nor_calls_hooks_nor_leaves_gradients():
