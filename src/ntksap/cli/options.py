@@ -61,7 +61,8 @@ class ChooseArguments:
     rescale: bool = False
     """Multiply the kept weights of each layer by 1/√density before training."""
     budget: Literal["weights", "multiply-adds"] = "weights"
-    """What the sparsity of whole channels, or of the thin network, is a share of."""
+    """What the sparsity of whole channels, or of the thin network, is a share of; that of single weights is always a
+    share of weights."""
     round_to: int = 1
     """Whole channels: each coupled group keeps a multiple of this many, or all."""
 
