@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ntksap.report.differences import MIN_SEEDS, difference
+from ntksap.report.differences import MIN_SEEDS, Difference, difference
 from ntksap.report.table import cells, formatted
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
@@ -140,8 +140,9 @@ def _removed(sweep: str, run: dict[str, Any]) -> float:
 def table(sweep: str) -> str:
     """Return tables in Markdown: accuracy in per cent, mean ± standard deviation over seeds, and what it costs.
 
-    With three seeds, also the difference in points, paired over seeds, with its 95 % interval: how far a mask is behind
-    the best that is there before training, or (``gain``) ahead of the thin network.
+    With three seeds, also the difference in points, paired over seeds, with its 95 % interval: how far a network is
+    behind the best mask of those chosen before training, or (``gain``) ahead of the thin network. Below a table, how
+    far masks that changed in training are ahead of those that they started from.
     """
     lines = []
     compared = "ahead of thin" if sweep == "gain" else "behind the best mask"
@@ -153,17 +154,23 @@ def table(sweep: str) -> str:
         masks = [cell for cell in found if cell.seeds >= MIN_SEEDS and _before_training(ways[cell.method][0])]
         thin = next((cell for cell in found if cell.method.startswith("thin")), None)
         for cell in found:
-            gap = None
-            if sweep == "gain" and thin is not None and cell is not thin:
-                gap = difference(cell, thin)
-            elif sweep == "methods" and cell in masks[1:]:
-                gap = difference(masks[0], cell)
-            apart = f"{gap.mean:.2f} ({gap.low:.2f} to {gap.high:.2f})".replace("-", "−") if gap else ""
+            pair = (cell, thin) if sweep == "gain" else (masks[0] if masks else None, cell)
+            gap = difference(*pair) if None not in pair and pair[0] != pair[1] and cell.method != "dense" else None
+            apart = _said(gap) if gap else ""
             weights = f"{cell.kept:,.0f}" if cell.kept else ""
             costs = f"{cell.inference_flops / 1e6:.2f}·10⁶", f"{cell.prune_seconds:.0f}", str(cell.seeds)
             lines += [f"| {' | '.join((cell.method, formatted(cell), apart, weights, *costs))} |"]
+        by_way = {cell.method: cell for cell in found}
+        for way, cell in by_way.items():
+            start = by_way.get(way.removesuffix(", rigl").removesuffix(", set"), cell)
+            if start is not cell and (gap := difference(cell, start)):
+                lines += ["", f"{way}: {_said(gap)} ahead of {start.method}"]
         lines += [""]
     return "\n".join(lines)
+
+
+def _said(gap: Difference) -> str:
+    return f"{gap.mean:.2f} ({gap.low:.2f} to {gap.high:.2f})".replace("-", "−")
 
 
 def _before_training(run: dict[str, Any]) -> bool:
