@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from ntksap._lab import LAB
 
 # What Windows does not have, and what only the lab brings, is hidden from every finder, so that it is absent for all.
@@ -69,12 +67,24 @@ def test_the_core_needs_three_packages_and_no_unix(tmp_path):
     assert done.stdout.strip() == "all of it", done.stderr
 
 
-@pytest.mark.parametrize("name", ["compare", "spectrum", "reproduce", "budget_rows", "data"])
-def test_a_name_of_the_lab_says_in_one_sentence_what_to_install(name, tmp_path):
-    done = run(f"import ntksap; ntksap.{name}", tmp_path)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"ModuleNotFoundError: ntksap.{name} needs ")
-    assert last.endswith("pip install 'ntksap[lab]'")
+NAMES = """
+import ntksap
+for name in ("compare", "spectrum", "reproduce", "budget_rows", "data"):
+    try:
+        getattr(ntksap, name)
+        print(name)
+    except ModuleNotFoundError as error:
+        print(name, error)
+"""
+
+
+def test_a_name_of_the_lab_says_in_one_sentence_what_to_install(tmp_path):
+    lines = run(NAMES, tmp_path).stdout.splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        name, _, sentence = line.partition(" ")
+        assert sentence.startswith(f"ntksap.{name} needs ")
+        assert sentence.endswith("pip install 'ntksap[lab]'")
 
 
 def test_the_command_says_in_one_sentence_what_to_install(tmp_path):

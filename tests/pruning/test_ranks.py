@@ -57,7 +57,7 @@ def test_a_sum_leaves_its_summands_alone():
     assert all(value.tolist() == [1, 1] for value in ones)
 
 
-@pytest.mark.parametrize("processes", [2, 3, 4])
+@pytest.mark.parametrize("processes", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_sums_have_the_same_bits_in_every_process_and_for_every_number_of_them(processes):
     for count in (2, 7):  # fewer summands than processes, and more
         assert spawn("summed", processes, count) == [summed(None, count)] * processes

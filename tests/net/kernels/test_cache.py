@@ -130,7 +130,7 @@ def test_what_cannot_be_made_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
-@pytest.mark.parametrize("length", [4096, 0])
+@pytest.mark.parametrize("length", [4096, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_truncated_library_is_compiled_again(elsewhere, length):
     compiler = elsewhere / "cc"  # in a hurry
     compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
