@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter
 
 from ntksap.report.charts.accuracy import pareto_front
 from ntksap.report.figures.style import STYLE, looks, write_figure
-from studies.cifar.sweep import kept_runs
+from studies.cifar.sweep import ERK, kept_runs
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 Cost = Callable[[dict[str, Any]], float | None]
@@ -38,7 +38,8 @@ def figure(sweep: str) -> Figure:
     ways: dict[str, list[list[dict[str, Any]]]] = {}
     for case in cases:
         for way, runs in kept.get(case, {}).items():
-            ways.setdefault(way, []).append(runs)
+            if not way.endswith(ERK):
+                ways.setdefault(way, []).append(runs)
     dense = ways.pop("dense", [])
     ways = dict(sorted(ways.items(), key=lambda item: -_accuracy(item[1][0])[0]))
     with rc_context(STYLE):

@@ -33,6 +33,10 @@ BEST = "ntk-sap,ntk-sap-analytic,dpai,mag-1epoch,random-erk,hutchinson"
 """The six with the highest mean accuracy at 98.20 %, of three seeds."""
 
 
+ERK = ", ERK's counts"
+"""How the name of a way ends whose method would have chosen other counts per layer."""
+
+
 def commands(sweep: str) -> Iterator[list[str]]:
     """Yield the arguments of ``ntksap``, the most important first."""
 
@@ -60,7 +64,8 @@ def commands(sweep: str) -> Iterator[list[str]]:
             yield command("random-erk,ntk-sap", "0.982", seed, "--regrow", how)
     for seed in SEEDS:
         yield command(BEST, "0.956", seed)
-        yield command(SCORES, "0.982", seed, "--allocation", "erk")
+        others = SCORES.replace("magnitude,", "")  # magnitude-erk is among the methods
+        yield command(others, "0.982", seed, "--allocation", "erk")
         yield command(BEST, "0.982", seed, epochs=10)
         yield command("imp", "0.982", seed, "--level-epochs", "1")
 
@@ -117,9 +122,9 @@ def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, An
         run["timings"] = json.loads(timings.read_text()) if timings.exists() else {}
         ways = cases.setdefault((run["recipe"]["epochs"], _removed(sweep, run)), {})
         regrown = run["recipe"].get("regrow", "none")
-        erk = run["allocation"] == "erk" and not run["method"].endswith("-erk")
+        erk = run["allocation"] == "erk" and not run["method"].endswith(("-erk", "dpai"))
         ranked = run["method"] == "ntk-sap-analytic" and not (run["allocation"] or run["pattern"])
-        way = run["method"] + (", ERK's counts" if erk else "") + (f", {regrown}" if regrown != "none" else "")
+        way = run["method"] + (ERK if erk else "") + (f", {regrown}" if regrown != "none" else "")
         way += ", one ranking" * ranked
         way += f", equal {run['budget']}" if run["method"] == "thin" else ""
         way += f", {run['pattern']}" if run["pattern"] else ""
@@ -141,8 +146,8 @@ def table(sweep: str) -> str:
     """Return tables in Markdown: accuracy in per cent, mean ± standard deviation over seeds, and what it costs.
 
     With three seeds, also the difference in points, paired over seeds, with its 95 % interval: how far a network is
-    behind the best mask of those chosen before training, or (``gain``) ahead of the thin network. Below a table, how
-    far masks that changed in training are ahead of those that they started from.
+    behind the best mask of those chosen before training, or (``gain``) ahead of the thin network. A second table says
+    what changing masks in training (RigL, SET) and ERK's counts per layer do to a method.
     """
     lines = []
     compared = "ahead of thin" if sweep == "gain" else "behind the best mask"
@@ -153,18 +158,25 @@ def table(sweep: str) -> str:
         found.sort(key=lambda cell: -cell.mean)
         masks = [cell for cell in found if cell.seeds >= MIN_SEEDS and _before_training(ways[cell.method][0])]
         thin = next((cell for cell in found if cell.method.startswith("thin")), None)
-        for cell in found:
+        by_way = {cell.method: cell for cell in found}
+        for cell in [cell for cell in found if not cell.method.endswith(ERK)]:
             pair = (cell, thin) if sweep == "gain" else (masks[0] if masks else None, cell)
             gap = difference(*pair) if None not in pair and pair[0] != pair[1] and cell.method != "dense" else None
             apart = _said(gap) if gap else ""
             weights = f"{cell.kept:,.0f}" if cell.kept else ""
             costs = f"{cell.inference_flops / 1e6:.2f}·10⁶", f"{cell.prune_seconds:.0f}", str(cell.seeds)
             lines += [f"| {' | '.join((cell.method, formatted(cell), apart, weights, *costs))} |"]
-        by_way = {cell.method: cell for cell in found}
+        changed = []
         for way, cell in by_way.items():
-            start = by_way.get(way.removesuffix(", rigl").removesuffix(", set"), cell)
-            if start is not cell and (gap := difference(cell, start)):
-                lines += ["", f"{way}: {_said(gap)} ahead of {start.method}"]
+            own = by_way.get(way.removesuffix(", rigl").removesuffix(", set").removesuffix(ERK), cell)
+            own = by_way.get(way.removesuffix("-erk"), cell) if own is cell else own
+            if own is not cell:
+                gap = difference(cell, own)
+                row = way, formatted(cell), formatted(own), _said(gap) if gap else "", str(cell.seeds)
+                changed += [f"| {' | '.join(row)} |"]
+        if changed:
+            heads_of_changed = f"{removed:.2%}, {epochs} epochs", "accuracy", "without", "ahead of it", "seeds"
+            lines += ["", f"| {' | '.join(heads_of_changed)} |", "|---" * len(heads_of_changed) + "|", *changed]
         lines += [""]
     return "\n".join(lines)
 
