@@ -127,7 +127,8 @@ def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, An
         way = run["method"] + (ERK if erk else "") + (f", {regrown}" if regrown != "none" else "")
         way += ", one ranking" * ranked
         way += f", equal {run['budget']}" if run["method"] == "thin" else ""
-        way += f", {run['pattern']}" if run["pattern"] else ""
+        single = ", single weights" if sweep == "gain" and run["method"] not in ("dense", "thin") else ""
+        way += f", {run['pattern']}" if run["pattern"] else single
         way += ", random places" if run["pattern"] and run["places"] == "random" else ""
         ways.setdefault(way, []).append(run)
     return dict(sorted(cases.items()))

@@ -12,6 +12,7 @@ from torch.nn import functional
 import ntksap
 from ntksap.net.kernels import chains as found_in_code
 from ntksap.net.kernels import library
+from ntksap.net.kernels.chain import FUSED, FUSED_KEPT
 from ntksap.net.kernels.chains import Chained, follow
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here, or NTKSAP_NATIVE=0")
@@ -59,13 +60,16 @@ def chains(choices):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("way", ["torch", "dense", "kept"])
+@pytest.mark.parametrize(
+    ("way", "joined"),
+    [("torch", FUSED), ("dense", FUSED), ("kept", FUSED), ("torch", FUSED_KEPT), ("dense", FUSED_KEPT)],
+)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
     ("size", "stride", "channels"), [((4, 8, 8), 1, 16), ((3, 7, 5), 1, 11), ((2, 9, 16), 2, 10), ((1, 32, 32), 1, 12)]
 )
-def test_chains_give_what_layers_give(fastest, way, layout, size, stride, channels, threads):
-    fastest(way, "fused")
+def test_chains_give_what_layers_give(fastest, way, joined, layout, size, stride, channels, threads):
+    fastest(way, joined)
     torch.manual_seed(0)
     model = Block(channels, stride, bias=stride == 2).double()
     masks, twin = pruned(model), copy.deepcopy(model)
@@ -95,7 +99,8 @@ def test_chains_give_what_layers_give(fastest, way, layout, size, stride, channe
         torch.testing.assert_close(evaluated, twin.eval()(x))
     assert found.is_contiguous(memory_format=layout)
     assert len(chains(choices)) == 8  # four chains, trained and evaluated
-    assert set(chains(choices).values()) == {"fused"}
+    offered = joined == FUSED or layout == torch.contiguous_format
+    assert set(chains(choices).values()) == {joined if offered else "torch"}
 
 
 def test_results_that_are_larger_than_the_caches_are_the_same(fastest):

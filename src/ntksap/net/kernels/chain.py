@@ -20,6 +20,8 @@ from ntksap.net.kernels.traversal import Traversal, traversal_of
 
 FUSED = "fused"
 """The way in which everything is done while an image is in the cache; `TORCH` is layer by layer."""
+FUSED_KEPT = "fused by kept weights"
+"""The same by the kept weights, where the convolution alone would be done faster in another way."""
 
 
 class Chain:
@@ -37,38 +39,39 @@ class Chain:
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """Return relu(BN(x ∗ w) + add)."""
-        return self._fused(x, add) if self._fuses(x, add) else self._apart(x, add)
+        way = self._way(x, add)
+        return self._apart(x, add) if way == TORCH else self._fused(way, x, add)
 
     def _apart(self, x: Tensor, add: Tensor | None) -> Tensor:
         y: Tensor = self.norm(self.conv(x))
         y = y if add is None else y + add
         return y if self.relu is None else self.relu(y)
 
-    def _fuses(self, x: Tensor, add: Tensor | None) -> bool:
-        """Whether all can be done as one for these x, and that is faster."""
+    def _way(self, x: Tensor, add: Tensor | None) -> str:
+        """Return the fastest way for such x; `TORCH` where not all can be done as one."""
         conv, norm = self.conv, self.norm
         weight, bias, mean = conv._parameters["weight"], conv._parameters["bias"], norm._buffers["running_mean"]
         assert weight is not None
         if self.chooser.leaves_to_torch(x, weight, norm.training):
-            return False
+            return TORCH
         if not usable(x, weight) or x.dim() != 4 or not suits(x) or x.shape[1] != conv.in_channels:
-            return False
+            return TORCH
         others = [t for t in (bias, add, mean, *norm._parameters.values()) if t is not None]
         if transformed(*others) or any(t.dtype != x.dtype or not t.is_cpu for t in others):
-            return False
+            return TORCH
         if any(map(_watched, (conv, norm, self.relu))) or _has_any_global_hook():
-            return False
+            return TORCH
         learns = torch.is_grad_enabled() and any(t.requires_grad for t in (x, weight, *others))
         if not norm.training and (mean is None or learns):
-            return False
+            return TORCH
         size = conv.size_of(x)
         if min(size) < 1 or size.numel() <= size[1] or (add is not None and add.shape != size):
-            return False  # torch has errors for these, and other meanings
+            return TORCH  # torch has errors for these, and other meanings
         asked = (learns and x.requires_grad, learns and weight.requires_grad, norm.training)
-        return self.chooser.way(x, asked, lambda: self._ways(x, add, learns)) == FUSED
+        return self.chooser.way(x, asked, lambda: self._ways(x, add, learns))
 
     def _ways(self, x: Tensor, add: Tensor | None, learns: bool) -> dict[str, Any]:
-        """Return both ways to do all of the work once, on leaves of their own; no statistics are remembered."""
+        """Return the ways to do all of the work once, on leaves of their own; no statistics are remembered."""
         conv, norm = self.conv, self.norm
         given = (x, conv.weight, norm.weight, norm.bias, add)
         leaves = [None if t is None else t.detach().requires_grad_(learns and t.requires_grad) for t in given]
@@ -84,8 +87,8 @@ class Chain:
             y = y if add is None else y + add
             return y if self.relu is None else functional.relu_(y)
 
-        def fused(x: Tensor, weight: Tensor, scale: Any, shift: Any, add: Any) -> Tensor:
-            return self._joined(way, x, weight, scale, shift, add)[0]
+        def fused(way: str) -> Any:
+            return lambda *leaves: self._joined(way, *leaves)[0]
 
         def once(work: Any) -> None:
             with torch.set_grad_enabled(bool(wanted)):
@@ -93,11 +96,15 @@ class Chain:
             if wanted:
                 torch.autograd.grad(z, wanted, torch.ones_like(z))
 
-        return {TORCH: lambda: once(apart), FUSED: lambda: once(fused)}
+        ways = {TORCH: lambda: once(apart), FUSED: lambda: once(fused(way))}
+        if way != KEPT and x.is_contiguous() and KEPT in conv.fitting(x):
+            ways[FUSED_KEPT] = lambda: once(fused(KEPT))
+        return ways
 
-    def _fused(self, x: Tensor, add: Tensor | None) -> Tensor:
+    def _fused(self, how: str, x: Tensor, add: Tensor | None) -> Tensor:
         conv, norm = self.conv, self.norm
-        z, statistics = self._joined(conv.way(x, conv.weight, conv.bias), x, conv.weight, norm.weight, norm.bias, add)
+        way = KEPT if how == FUSED_KEPT else conv.way(x, conv.weight, conv.bias)
+        z, statistics = self._joined(way, x, conv.weight, norm.weight, norm.bias, add)
         if statistics is not None:
             track(norm, *statistics, z.numel() // z.shape[1])
         return z

@@ -84,7 +84,7 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
 
     def way(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
         """Return the fastest way for such images."""
-        return fastest(self.chooser, self.work, lambda: self._fitting(x), x, weight, bias)
+        return fastest(self.chooser, self.work, lambda: self.fitting(x), x, weight, bias)
 
     def size_of(self, x: Tensor) -> torch.Size:
         """Return the size of the result for images x (N, C, H, W)."""
@@ -94,7 +94,8 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
             (len(x), self.out_channels, *((s + 2 * p - d * (k - 1) - 1) // t + 1 for s, p, d, k, t in sides))
         )
 
-    def _fitting(self, x: Tensor) -> Iterator[str]:
+    def fitting(self, x: Tensor) -> Iterator[str]:
+        """Yield the ways besides torch's that may be faster for such images."""
         if x.dim() != 4:
             return
         how = geometry(self)
