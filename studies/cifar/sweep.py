@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ntksap.report.differences import MIN_SEEDS, Difference, difference
-from ntksap.report.table import cells, formatted
+from ntksap.report.table import Cell, cells, formatted
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
 PACKED = {"methods": KEPT / "sweep", "gain": KEPT / "gain" / "runs"}
@@ -167,19 +167,25 @@ def table(sweep: str) -> str:
             weights = f"{cell.kept:,.0f}" if cell.kept else ""
             costs = f"{cell.inference_flops / 1e6:.2f}·10⁶", f"{cell.prune_seconds:.0f}", str(cell.seeds)
             lines += [f"| {' | '.join((cell.method, formatted(cell), apart, weights, *costs))} |"]
-        changed = []
-        for way, cell in by_way.items():
-            own = by_way.get(way.removesuffix(", rigl").removesuffix(", set").removesuffix(ERK), cell)
-            own = by_way.get(way.removesuffix("-erk"), cell) if own is cell else own
-            if own is not cell:
-                gap = difference(cell, own)
-                row = way, formatted(cell), formatted(own), _said(gap) if gap else "", str(cell.seeds)
-                changed += [f"| {' | '.join(row)} |"]
+        changed = _changed(by_way)
         if changed:
-            heads_of_changed = f"{removed:.2%}, {epochs} epochs", "accuracy", "without", "ahead of it", "seeds"
-            lines += ["", f"| {' | '.join(heads_of_changed)} |", "|---" * len(heads_of_changed) + "|", *changed]
+            title = f"{removed:.2%}, {epochs} epochs"
+            lines += ["", f"| {title} | accuracy | without | ahead of it | seeds |", "|---|---|---|---|---|", *changed]
         lines += [""]
     return "\n".join(lines)
+
+
+def _changed(by_way: dict[str, Cell]) -> list[str]:
+    """Return a row for each method with something more, beside the method itself."""
+    rows = []
+    for way, cell in by_way.items():
+        own = way.removesuffix(", rigl").removesuffix(", set").removesuffix(ERK)
+        own = own if own != way else way.removesuffix("-erk")
+        if own != way and own in by_way:
+            gap = difference(cell, by_way[own])
+            row = way, formatted(cell), formatted(by_way[own]), _said(gap) if gap else "", str(cell.seeds)
+            rows += [f"| {' | '.join(row)} |"]
+    return rows
 
 
 def _said(gap: Difference) -> str:
