@@ -70,6 +70,12 @@ def thin(width: int, batch: int) -> tuple[nn.Module, ntksap.Masks, Tensor]:
     return model, ntksap.Masks({}), torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
 
 
+def mlp(batch: int) -> tuple[nn.Module, ntksap.Masks, Tensor]:
+    """A network so small that a call takes a few microseconds per layer, most of them in Python."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    return model, ntksap.prune(model, 0.9, "random"), torch.randn(batch, 64)
+
+
 def vit(batch: int) -> tuple[nn.Module, ntksap.Masks, Tensor]:
     """A transformer so small, with so many weights kept, that there is hardly anything to gain."""
     model = ViT()
@@ -96,8 +102,10 @@ JOBS: dict[str, tuple[str, str, Callable[[], tuple[nn.Module, ntksap.Masks, Tens
 """Name → title, target, (model, masks, inputs), whether to train."""
 for batch in (2, 4, 8, 16):  # between one image and many, where calling a kernel takes as long as what it saves
     JOBS[f"resnet20-{batch}"] = f"ResNet-20 at 90 %, batch {batch}", "≥ 1×", partial(resnet20, batch), False
-for batch in (1, 4, 16):
+for batch in (1, 2, 4, 8, 16, 32):
     JOBS[f"thin-{batch}"] = f"dense ResNet-20 of width 8, batch {batch}", "≥ 1×", partial(thin, 8, batch), False
+for batch in (1, 64):
+    JOBS[f"mlp-{batch}"] = f"three small linear layers at 90 %, batch {batch}", "≥ 1×", partial(mlp, batch), False
 
 
 def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:

@@ -46,7 +46,22 @@ class Link:
         return f"{self.conv} + {self.norm}{' + sum' * self.adds}{' + ReLU' * (self.relu is not None)}"
 
 
-class Chained(Unscriptable):
+class Borrowed(Unscriptable):
+    """A base of classes that are made for a single class of modules, ``_own``, which they have for a while."""
+
+    _own: type[nn.Module]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Let copies and pickles made inside the block have the module's own class, which can be imported."""
+        state = {name: value for name, value in self.__dict__.items() if not name.startswith(_ATTRIBUTES)}
+        return _bare, (self._own,), state
+
+
+_ATTRIBUTES = ("_chain_", "_settlement")
+"""How attributes begin that modules have only as long as they have such a class."""
+
+
+class Chained(Borrowed):
     """What a module becomes for a while: it does what its own code does, but chains as one, which are attributes.
 
     ``_followed`` is that code as torch.fx wrote it.
@@ -58,11 +73,6 @@ class Chained(Unscriptable):
             return super().forward(x)  # type: ignore[misc,no-any-return]
         refuse_recording(x)
         return self._followed(x)  # type: ignore[no-any-return]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Let copies and pickles made inside the block have the module's own class, which can be imported."""
-        state = {name: value for name, value in self.__dict__.items() if not name.startswith("_chain_")}
-        return _bare, (type(self).__bases__[1],), state
 
 
 def _bare(own: type[nn.Module]) -> nn.Module:
@@ -104,7 +114,7 @@ def _follow(module: nn.Module) -> tuple[type[nn.Module], dict[str, Link]] | None
     names: dict[str, Any] = {"torch": torch}
     exec(graph.python_code("self").src, names)
     own = type(module)
-    return type(f"Chained{own.__name__}", (Chained, own), {"_followed": names["forward"]}), links
+    return type(f"Chained{own.__name__}", (Chained, own), {"_followed": names["forward"], "_own": own}), links
 
 
 class _Children(torch.fx.Tracer):

@@ -17,8 +17,12 @@ from ntksap.net.kernels.memory import Choice
 TORCH, DENSE, KEPT = "torch", "dense", "kept"
 """The ways: torch's own kernels, dense kernels of this package, and those that touch the kept weights only."""
 
-LEAD = 0.93
+LEAD = 0.9
 """The most of torch's time that a way may take to be chosen: a smaller gain is not certain."""
+
+SWITCH = 20e-6
+"""The least seconds that a way must save. In a network, a processor that comes to a kernel from others must fetch its
+code and learn its branches again, and then those of the next kernel; in a loop that times the kernel, it knows them."""
 
 CLUTTER = 2**20
 """How many numbers are written to empty the caches of a core, as the other layers of a network do. On full caches,
@@ -68,6 +72,8 @@ class Chooser:
         self._known: dict[tuple[object, ...], str] = {}
         self._left: dict[object, tuple[int, ...]] = {}
         """{shape, and which derivatives were asked for: strides} of inputs that were left to torch."""
+        self.gone: set[str] = set()
+        """Ways that the layer went since somebody cleared this, see `ntksap.net.kernels.settled`."""
 
     def leaves_to_torch(self, x: Tensor, weight: Tensor, *mode: bool) -> bool:
         """Return whether torch is known to be fastest for inputs like x, and nothing records what is done to them.
@@ -78,7 +84,10 @@ class Chooser:
         if type(x) is not Tensor or _tracing_state() is not None or is_compiling():
             return False
         learns = (x.requires_grad, weight.requires_grad) if torch.is_grad_enabled() else (False, False)
-        return self._left.get((x.shape, *learns, *mode)) == x.stride()
+        if self._left.get((x.shape, *learns, *mode)) != x.stride():
+            return False
+        self.gone.add(TORCH)
+        return True
 
     def way(self, x: Tensor, learns: tuple[bool, ...], ways: Callable[[], Mapping[str, Callable[[], object]]]) -> str:
         """Return the way to go for inputs like x (N, …).
@@ -91,6 +100,7 @@ class Chooser:
             found = self._known[_key(x, learns)] = self._decide(_situation(x, learns), ways())
             if found == TORCH:
                 self._left[(x.shape, *learns)] = x.stride()
+        self.gone.add(found)
         return found
 
     def known(self, x: Tensor, learns: tuple[bool, ...]) -> str | None:
@@ -190,7 +200,7 @@ def _situation(x: Tensor, learns: tuple[bool, ...]) -> str:
 def _fastest(seconds: Mapping[str, float]) -> Choice:
     """Return the fastest of the ways that were timed; torch's if none is clearly faster."""
     best = min(seconds, key=seconds.__getitem__)
-    return Choice(best if seconds[best] <= LEAD * seconds[TORCH] else TORCH, seconds)
+    return Choice(best if seconds[best] <= min(LEAD * seconds[TORCH], seconds[TORCH] - SWITCH) else TORCH, seconds)
 
 
 def measure(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:

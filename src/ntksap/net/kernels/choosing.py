@@ -14,6 +14,7 @@ from ntksap.net.kernels.chosen import ChosenBatchNorm2d, ChosenConv2d, ChosenLin
 from ntksap.net.kernels.convolution import PlainConv2d
 from ntksap.net.kernels.geometry import geometry, thin
 from ntksap.net.kernels.layers import become
+from ntksap.net.kernels.settled import settling
 from ntksap.net.kernels.sparse_conv import suits
 from ntksap.net.layers import is_transformers_conv1d
 
@@ -46,7 +47,8 @@ def chosen_layers(module: nn.Module, kept: Mapping[str, Tensor], choices: Choice
         if followed is not None:
             classes[part], links = followed
             attributes[part] = {key: _chain(name, part, link, masks, choices) for key, link in links.items()}
-    with become(classes, attributes):
+    parts = {part: type(part) for part in classes}
+    with become(classes, attributes), settling(module, parts):
         yield
 
 
@@ -69,7 +71,7 @@ def _chosen_class(layer: nn.Module) -> type[nn.Module] | None:
     if type(layer) is nn.Conv2d:
         return ChosenConv2d if suits(layer) else PlainConv2d
     if type(layer) in (nn.Linear, NonDynamicallyQuantizableLinear):
-        return ChosenLinear
+        return ChosenLinear if "weight" in layer._parameters else None
     if is_transformers_conv1d(layer):
         return chosen_conv1d(type(layer))  # type: ignore[arg-type]
     return _ALIKE.get(type(layer))

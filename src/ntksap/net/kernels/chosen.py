@@ -105,11 +105,12 @@ class ChosenConv2d(Unscriptable, nn.Conv2d):
             yield KEPT
 
     def _by_torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        weight = laid_out_like(x, weight)
-        if not self.thin:
+        laid_out = laid_out_like(x, weight)
+        if laid_out is weight and not self.thin:
             return self._conv_forward(x, weight, bias)  # type: ignore[no-any-return]
+        self.chooser.gone.add("torch, with care")
         x, how = without_skips(x, weight.shape, geometry(self))
-        return functional.conv2d(x, weight, bias, *how)
+        return functional.conv2d(x, laid_out, bias, *how)
 
     def _dense(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         y = conv2d(x.contiguous(memory_format=torch.channels_last), weight, geometry(self))

@@ -107,7 +107,8 @@ class SparseConv2d(Unscriptable, nn.Conv2d):
 def suits(layer: nn.Conv2d) -> bool:
     """Whether these kernels can do the layer's work."""
     plain = type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return plain and available(layer.weight)
+    own = "weight" in layer._parameters  # not one that a hook computes before each call
+    return plain and own and available(layer.weight)
 
 
 def few(layer: nn.Conv2d, kept: Tensor) -> bool:
