@@ -50,7 +50,7 @@ class SettledBatchNorm2d(ChosenBatchNorm2d):
 
 
 _SETTLED = {ChosenConv2d: SettledConv2d, ChosenLinear: SettledLinear, ChosenBatchNorm2d: SettledBatchNorm2d}
-"""Layers that do what torch does, to the last bit, where they are left to torch."""
+"""Layers that do what torch does, to the last bit, where they are left to torch. Chains can use both."""
 
 
 class Change(NamedTuple):
@@ -110,16 +110,7 @@ class Settlement:
             chooser.gone.clear()
         situation, self.now = self.now, None
         yield
-        asked = {  # by chains, which ask their convolutions for more than a result
-            part
-            for change in self._changes
-            if not _left_to_torch(change.part)
-            for chain in _chains(change.part)
-            for part in (chain.conv, chain.norm)
-        }
-        self._known[situation] = tuple(
-            change for change in self._changes if change.part not in asked and _left_to_torch(change.part)
-        )
+        self._known[situation] = tuple(change for change in self._changes if _left_to_torch(change.part))
 
 
 _set = object.__setattr__  # that of modules looks for parameters first
