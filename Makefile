@@ -58,10 +58,10 @@ docs: install $(patsubst docs/%,build/%,$(wildcard docs/notebooks/*.ipynb))  ## 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo 'open build/site/index.html'
 
-# By a command that writes it to the folder it is given (CIFAR10_FROM=…), else by download; without either, the tests that
-# need it are skipped.
+# By a command that writes it to the folder it is given (CIFAR10_FROM=…), with the Python of .venv if it wants one, else by
+# download; without either, the tests that need it are skipped.
 data/cifar-10-batches-bin: | install
-	-if [ -n '$(CIFAR10_FROM)' ]; then $(CIFAR10_FROM) data; \
+	-if [ -n '$(CIFAR10_FROM)' ]; then PATH="$(CURDIR)/$(BIN):$$PATH" $(CIFAR10_FROM) data; \
 	else $(BIN)/python -c 'import ntksap.data; ntksap.data.download("cifar10", "data")'; fi
 
 # An independent library to compare kernels with. It goes in without its dependencies, which bring TensorFlow.
