@@ -30,6 +30,9 @@ COSTS: dict[str, Cost] = {
 }
 PANELS = {"methods": ([(5, 0.982)], list(COSTS)[:1]), "gain": ([(10, 0.0), (10, 0.75), (10, 0.5)], list(COSTS))}
 
+BOUNDS = {"dense": "the dense network", "imp": "imp"}
+"""Ways far above the others, which the title names: without masks, and with masks found by training many times."""
+
 
 def figure(sweep: str) -> Figure:
     """Return a panel for each cost."""
@@ -40,7 +43,7 @@ def figure(sweep: str) -> Figure:
         for way, runs in kept.get(case, {}).items():
             if not way.endswith(ERK):
                 ways.setdefault(way, []).append(runs)
-    dense = ways.pop("dense", [])
+    bounds = {way: ways.pop(way) for way in BOUNDS if way in ways}
     ways = dict(sorted(ways.items(), key=lambda item: -_accuracy(item[1][0])[0]))
     with rc_context(STYLE):
         drawn = Figure(figsize=(4.2 * len(costs) + 3, 4.8), layout="constrained")
@@ -51,7 +54,7 @@ def figure(sweep: str) -> Figure:
             for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
                 ticks(FuncFormatter(lambda value, _: f"{value:g}"))
         drawn.axes[0].set_ylabel("test accuracy (%)")
-        title = f"the dense network: {_accuracy(dense[0])[0]:.1f} %" if dense else None
+        title = ", ".join(f"{BOUNDS[way]}: {_accuracy(several[0])[0]:.1f} %" for way, several in bounds.items())
         if sweep == "methods":
             drawn.axes[0].set_ylim(56, 70)  # random and prospr are far below
             drawn.axes[0].set_title(title, loc="right")
