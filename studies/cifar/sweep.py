@@ -35,6 +35,7 @@ BEST = "ntk-sap,ntk-sap-analytic,dpai,mag-1epoch,random-erk,hutchinson"
 
 ERK = ", ERK's counts"
 """How the name of a way ends whose method would have chosen other counts per layer."""
+DECAY = ", degree decay"
 
 
 def commands(sweep: str) -> Iterator[list[str]]:
@@ -68,6 +69,7 @@ def commands(sweep: str) -> Iterator[list[str]]:
         yield command(others, "0.982", seed, "--allocation", "erk")
         yield command(BEST, "0.982", seed, epochs=10)
         yield command("imp", "0.982", seed, "--level-epochs", "1")
+        yield command("ntk-sap,synflow", "0.982", seed, "--degree-decay", "0.2")
 
 
 def whole(arguments: list[str], data: Path, out: Path) -> list[str]:
@@ -124,7 +126,8 @@ def kept_runs(sweep: str) -> dict[tuple[int, float], dict[str, list[dict[str, An
         regrown = run["recipe"].get("regrow", "none")
         erk = run["allocation"] == "erk" and not run["method"].endswith(("-erk", "dpai"))
         ranked = run["method"] == "ntk-sap-analytic" and not (run["allocation"] or run["pattern"])
-        way = run["method"] + (ERK if erk else "") + (f", {regrown}" if regrown != "none" else "")
+        way = run["method"] + ERK * erk + DECAY * (run["degree_decay"] > 0)
+        way += f", {regrown}" if regrown != "none" else ""
         way += ", one ranking" * ranked
         way += f", equal {run['budget']}" if run["method"] == "thin" else ""
         single = ", single weights" if sweep == "gain" and run["method"] not in ("dense", "thin") else ""
@@ -148,7 +151,7 @@ def table(sweep: str) -> str:
 
     With three seeds, also the difference in points, paired over seeds, with its 95 % interval: how far a network is
     behind the best mask of those chosen before training, or (``gain``) ahead of the thin network. A second table says
-    what changing masks in training (RigL, SET) and ERK's counts per layer do to a method.
+    what changing masks in training (RigL, SET), ERK's counts per layer and degree decay do to a method.
     """
     lines = []
     compared = "ahead of thin" if sweep == "gain" else "behind the best mask"
@@ -160,7 +163,7 @@ def table(sweep: str) -> str:
         masks = [cell for cell in found if cell.seeds >= MIN_SEEDS and _before_training(ways[cell.method][0])]
         thin = next((cell for cell in found if cell.method.startswith("thin")), None)
         by_way = {cell.method: cell for cell in found}
-        for cell in [cell for cell in found if not cell.method.endswith(ERK)]:
+        for cell in [cell for cell in found if not cell.method.endswith((ERK, DECAY))]:
             pair = (cell, thin) if sweep == "gain" else (masks[0] if masks else None, cell)
             gap = difference(*pair) if None not in pair and pair[0] != pair[1] and cell.method != "dense" else None
             apart = _said(gap) if gap else ""
@@ -179,7 +182,9 @@ def _changed(by_way: dict[str, Cell]) -> list[str]:
     """Return a row for each method with something more, beside the method itself."""
     rows = []
     for way, cell in by_way.items():
-        own = way.removesuffix(", rigl").removesuffix(", set").removesuffix(ERK)
+        own = way
+        for ending in (", rigl", ", set", ERK, DECAY):
+            own = own.removesuffix(ending)
         own = own if own != way else way.removesuffix("-erk")
         if own != way and own in by_way:
             gap = difference(cell, by_way[own])
