@@ -1,5 +1,6 @@
 """DPaI against paths that are counted one by one, and against a loop in matrices with Adam written out."""
 
+import functools
 import itertools
 import math
 
@@ -9,7 +10,7 @@ from torch import nn
 
 import ntksap
 from ntksap._base import generator_of
-from ntksap.methods.dpai import direction, paths
+from ntksap.methods.dpai import direction, objective
 from ntksap.net import Net, WeightView
 from ntksap.pruning import Probe, allocation_of
 from tests.cases import BY_NAME
@@ -23,7 +24,7 @@ def mlp():
     return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.BatchNorm1d(SIZES[2]), nn.ReLU(), layers[2])
 
 
-def test_paths_are_what_can_be_counted():
+def test_a_chain_has_the_paths_that_can_be_counted():
     net = Net(mlp())
     generator = torch.Generator().manual_seed(1)
     masks = {n: torch.rand(net.weights[n].shape, generator=generator) < 0.5 for n in net.prunable}
@@ -34,9 +35,9 @@ def test_paths_are_what_can_be_counted():
         count += all(kept)
         for k, (name, o, i) in enumerate(edges):  # the paths that there would be through this weight, if it were kept
             through[name][o, i] += all(kept[:k] + kept[k + 1 :])
-    found, slope = paths(net, masks, Probe.of(net, input_shape=(4,)), torch.float64)
+    found, slope = objective(net, masks, Probe.of(net, input_shape=(4,)), torch.float64)
     assert count > 0
-    assert found == pytest.approx(math.log10(count), abs=1e-5)  # BatchNorm has an ε
+    assert found == pytest.approx(math.log(count), abs=1e-5)  # BatchNorm has an ε
     for name in masks:
         torch.testing.assert_close(slope[name], through[name] / count, rtol=1e-4, atol=1e-12)
 
@@ -45,21 +46,59 @@ def test_numbers_of_paths_beyond_float64_are_counted():
     model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(250)])
     net = Net(model)
     masks = {n: torch.ones(64, 64, dtype=torch.bool) for n in net.prunable}
-    found, slope = paths(net, masks, Probe.of(net, input_shape=(64,)), torch.float64)
-    assert found == pytest.approx(251 * math.log10(64))
+    found, slope = objective(net, masks, Probe.of(net, input_shape=(64,)), torch.float64)
+    assert found == pytest.approx(251 * math.log(64))
     assert all(torch.allclose(s, torch.full_like(s, 1 / 64**2)) for s in slope.values())
+
+
+class Residual(nn.Module):
+    """A stem, a block with a shortcut, and a classifier, without norms."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.first = nn.Conv2d(4, 6, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(6, 4, 3, padding=1)
+        self.classifier = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        x = torch.relu(x + self.second(torch.relu(self.first(x))))
+        return self.classifier(x.mean((2, 3)))
+
+
+def test_a_branch_counts_beside_its_shortcut_with_the_input_of_each_layer_divided_by_its_largest_entry():
+    net = Net(Residual())
+    generator = torch.Generator().manual_seed(1)
+    masks = {n: torch.rand(net.weights[n].shape, generator=generator) < 0.4 for n in net.prunable}
+
+    def by_hand(stem, first, second, classifier):
+        conv = functools.partial(nn.functional.conv2d, padding=1)
+        x = conv(torch.ones(1, 3, 5, 5, dtype=torch.float64), stem)
+        before = x.max()
+        inner = conv(x / before, first)
+        within = inner.max()
+        x = (x + conv(inner / within, second)).mean((2, 3))
+        last = x.max()
+        return (before * within * last * (x / last @ classifier.T).sum()).log()
+
+    given = tuple(masks[name].double() for name in net.prunable)
+    found, slope = objective(net, masks, Probe.of(net, input_shape=(3, 5, 5)), torch.float64)
+    assert found == pytest.approx(by_hand(*given).item(), rel=1e-12)
+    for name, expected in zip(net.prunable, torch.autograd.functional.jacobian(by_hand, given), strict=True):
+        torch.testing.assert_close(slope[name], expected, rtol=1e-10, atol=1e-14)
 
 
 def test_the_direction_lifts_dead_units_and_kernels():
     generator = torch.Generator().manual_seed(0)
-    slope = torch.rand(4, 3, 2, 2, generator=generator, dtype=torch.float64)
+    slope = torch.randn(4, 3, 2, 2, generator=generator, dtype=torch.float64)
     mask = torch.rand(4, 3, 2, 2, generator=generator) < 0.3
-    mask[2], mask[:, 1] = False, False
+    mask[2] = False
+    mask[1], slope[1] = True, 0.0  # kept, but on no path
     got = direction(slope, mask, WeightView((4, 3, 2, 2)), 0.9, 0.25)
+    assert not got[1].any()
     for o, i in itertools.product(range(4), range(3)):
-        unit = (slope * mask)[o].sum() == 0 or (slope * mask)[:, i].sum() == 0
-        kernel = not mask[o, i].any()
-        factor = 0.1 + 0.9 * (0.75 * bool(unit) + 0.25 * kernel)
+        factor = 0.1 + 0.9 * (0.75 * (o in (1, 2)) + 0.25 * (not mask[o, i].any()))
         torch.testing.assert_close(got[o, i], factor * slope[o, i])
 
 
@@ -85,8 +124,8 @@ def test_the_whole_loop_is_adam_along_that_direction_inside_erk():
         for name, mask in largest().items():
             g = slope[name] / (count if count > 0 else 1)
             flow = g * mask
-            dead = (flow.sum(1, keepdim=True) == 0) | (flow.sum(0, keepdim=True) == 0)
-            step_along = -score[name].sign() * g * (0.01 + 0.99 * (0.5 * dead + 0.5 * ~mask))
+            dead = flow.sum(1, keepdim=True) == 0
+            step_along = -score[name].sign() * g * (0.01 + 0.99 * (0.5 * dead + 0.5 * (flow == 0)))
             mean[name] = 0.9 * mean[name] + 0.1 * step_along
             square[name] = 0.999 * square[name] + 0.001 * step_along**2
             unbiased = mean[name] / (1 - 0.9 ** (step + 1)), square[name] / (1 - 0.999 ** (step + 1))

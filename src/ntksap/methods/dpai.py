@@ -14,8 +14,8 @@ from ntksap.net import Net, WeightView, map_tensors
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
-_SMALL = 1e-250
-"""The input: paths are linear in it, and on deep nets their number exceeds what a float64 can hold."""
+_SMALL = {torch.float64: 2.0**-830, torch.float32: 2.0**-100}
+"""The input, a power of two: P is linear in it, and activations are as good as linear where it is small."""
 
 
 def dpai(
@@ -32,15 +32,18 @@ def dpai(
 ) -> Iterator[Masks]:
     """Choose the mask whose network has many paths from input to output, and many units and kernels on them.
 
-    Scores s ~ N(0, 1); the mask m keeps the largest |s|, by default in the layers' ERK quotas. P(m) is the number of
-    paths: the sum of the outputs with m as the weights, an input of ones, no biases, and norms as the identity (values
-    are never negative, so that a ReLU is the identity anyway). With the straight-through g = ∂log P/∂m, each step of
-    Adam, whose rate is halved at ½ and ¾ of all steps, ascends along sign(s) times
+    Scores s ~ N(0, 1); the mask m keeps the largest |s|, by default in the layers' ERK quotas. With g =
+    ∂log P/∂m, taken straight through the selection, each step of Adam, whose rate is halved at ½ and ¾ of all steps,
+    ascends along sign(s) times
 
         (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)].
 
-    A unit is dead, as an output or an input of the layer at hand, if no path goes through it by way of that layer;
-    a kernel if none of its weights is kept.
+    P is the sum of the outputs with m as the weights, an input of ones, no biases, and norms as the identity (values
+    are never negative, so that a ReLU is the identity anyway), where the input x of each linear layer and convolution
+    is divided by max x, and P multiplied by it. Without residual connections the two cancel: P is the number of paths.
+    With them, a branch counts for what it is beside its shortcut, however many layers multiply its paths.
+
+    An output of a layer is dead if no path enters it by way of that layer, a kernel if none goes through it.
     """
     rounds, steps = selector.rounds, selector.rounds * round_steps
     begin = first_round(rounds, after)
@@ -61,53 +64,53 @@ def dpai(
     for index in range(begin, rounds + 1):
         for step in range(round_steps * (index - 1), round_steps * index):
             kept = largest(index).to(net.device)
-            _, slope = paths(net, kept, probe, dtype)
+            _, slope = objective(net, kept, probe, dtype)
             adam.param_groups[0]["lr"] = prune_lr * 0.5 ** ((2 * step >= steps) + (4 * step >= 3 * steps))
             for name, tensor in scores.items():
                 ascent = direction(slope[name], kept[name], selector.views[name], alpha, beta)
                 tensor.grad = -tensor.detach().sign() * ascent
             adam.step()
         masks = largest(index, -1 if invert else 1)
-        count, _ = paths(net, masks.to(net.device), probe, dtype)
-        masks.info |= {"round": index, "rounds": rounds, "log10_paths": count}
+        reached, _ = objective(net, masks.to(net.device), probe, dtype)
+        masks.info |= {"round": index, "rounds": rounds, "objective": reached}
         masks.state = {f"score/{name}": tensor.detach().cpu().clone() for name, tensor in scores.items()}
         masks.state |= {f"{k}/{n}": v.cpu().clone() for n, t in scores.items() for k, v in adam.state[t].items()}
         yield masks
 
 
-def paths(
+def objective(
     net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtype
 ) -> tuple[float | None, dict[str, Tensor]]:
-    """Return log₁₀ of the number of paths P (None if P = 0) and ∂log P/∂m (∂P/∂m if P = 0)."""
+    """Return log P (None if P = 0) and ∂log P/∂m (∂P/∂m if P = 0)."""
     weights = {
         name: torch.zeros_like(w, dtype=dtype) if name.endswith("bias") else torch.ones_like(w, dtype=dtype)
         for name, w in net.weights.items()
     }
     leaves = net.leaves(weights, masks)
-    small = _SMALL if dtype == torch.float64 else 1e-30
+    small = _SMALL[dtype]
     inputs = map_tensors(probe.ones(dtype), lambda t: t * small if t.is_floating_point() else t)
-    buffers = net.norm_buffers()
     identity = {
         name: torch.full_like(b, not name.endswith("running_mean"), dtype=dtype if b.is_floating_point() else b.dtype)
-        for name, b in buffers.items()
+        for name, b in net.norm_buffers().items()
     }
-    with _NormsLeftOut():
-        number = net(leaves, inputs, norm=identity).sum()
+    with _Paths(small) as passed:
+        number = net(leaves, inputs, norm=identity).sum() / small
     value = float(number.detach())
     if not math.isfinite(value):
         raise InputError("dpai cannot count the paths of this net: their number overflows")
     if value <= 0:
-        return None, net.gradient(number / small, leaves)
-    return math.log10(value) - math.log10(small), net.gradient(number.log(), leaves)
+        return None, net.gradient(number, leaves)
+    log = number.log() + sum(passed.logarithms)
+    return float(log.detach()), net.gradient(log, leaves)
 
 
 def direction(slope: Tensor, mask: Tensor, view: WeightView, alpha: float, beta: float) -> Tensor:
     """Return (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)] in the shape of the weight."""
-    g, kept = view.matrices(slope), view.matrices(mask)
-    entering, leaving = view.unit_sums(g * kept)
-    units = (entering <= 0) | (leaving <= 0)
-    kernels = ~kept if view.stack else ~kept.any(0)
-    return view.tensor(g * ((1 - alpha) + alpha * ((1 - beta) * units + beta * kernels)))
+    g = view.matrices(slope)
+    through = g.abs() * view.matrices(mask)  # 0 where no path leads
+    entering, _ = view.unit_sums(through)
+    kernels = through if view.stack else through.sum(0)
+    return view.tensor(g * ((1 - alpha) + alpha * ((1 - beta) * (entering <= 0) + beta * (kernels <= 0))))
 
 
 def _drawn(probe: Probe, name: str, net: Net, dtype: torch.dtype) -> Tensor:
@@ -117,10 +120,29 @@ def _drawn(probe: Probe, name: str, net: Net, dtype: torch.dtype) -> Tensor:
     return drawn.to(net.device, dtype).requires_grad_()
 
 
-class _NormsLeftOut(TorchFunctionMode):
-    """While active, norms over features return what they are given: on equal values they would return zeros."""
+class _Paths(TorchFunctionMode):
+    """While active, leaves norms over features out, and scales the input of each layer so that its largest entry is
+    ``largest``; ``logarithms`` of the factors that this took out, for each layer."""
+
+    def __init__(self, largest: float) -> None:
+        super().__init__()
+        self.largest = largest
+        self.logarithms: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (functional.layer_norm, functional.rms_norm, functional.group_norm, functional.instance_norm):
+        kwargs = kwargs or {}
+        if func in _NORMS:  # on equal values they would return zeros
             return args[0] if args else kwargs["input"]
-        return func(*args, **(kwargs or {}))
+        if func in _LAYERS and args:
+            top = args[0].max() / self.largest
+            if top > 0:
+                self.logarithms.append(top.log())
+                args = (args[0] / top, *args[1:])
+        return func(*args, **kwargs)
+
+
+_NORMS = (functional.layer_norm, functional.rms_norm, functional.group_norm, functional.instance_norm)
+_LAYERS = (
+    functional.linear, functional.conv1d, functional.conv2d, functional.conv3d, functional.conv_transpose1d,
+    functional.conv_transpose2d, functional.conv_transpose3d,
+)  # fmt: skip
