@@ -6,16 +6,20 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ntksap._base import InputError
-from ntksap.net import Net, WeightView, map_tensors
+from ntksap.net import Net, WeightView
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
-_SMALL = {torch.float64: 2.0**-830, torch.float32: 2.0**-100}
-"""The input, a power of two: P is linear in it, and activations are as good as linear where it is small."""
+_IDENTITIES = {
+    "celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "prelu", "relu", "relu6",
+    "rrelu", "selu", "sigmoid", "silu", "softplus", "tanh", "group_norm", "instance_norm", "layer_norm", "rms_norm",
+}  # fmt: skip
+_LAYERS = {
+    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+}  # fmt: skip
 
 
 def dpai(
@@ -38,10 +42,10 @@ def dpai(
 
         (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)].
 
-    P is the sum of the outputs with m as the weights, an input of ones, no biases, and norms as the identity (values
-    are never negative, so that a ReLU is the identity anyway), where the input x of each linear layer and convolution
-    is divided by max x, and P multiplied by it. Without residual connections the two cancel: P is the number of paths.
-    With them, a branch counts for what it is beside its shortcut, however many layers multiply its paths.
+    P is the sum of the outputs with m as the weights, an input of ones, no biases, and activations and norms as the
+    identity, where the input x of each linear layer and convolution is divided by max x, and P multiplied by it.
+    Without residual connections the two cancel: P is the number of paths. With them, a branch counts for what it adds
+    to its shortcut after these divisions.
 
     An output of a layer is dead if no path enters it by way of that layer, a kernel if none goes through it.
     """
@@ -87,20 +91,18 @@ def objective(
         for name, w in net.weights.items()
     }
     leaves = net.leaves(weights, masks)
-    small = _SMALL[dtype]
-    inputs = map_tensors(probe.ones(dtype), lambda t: t * small if t.is_floating_point() else t)
     identity = {
         name: torch.full_like(b, not name.endswith("running_mean"), dtype=dtype if b.is_floating_point() else b.dtype)
         for name, b in net.norm_buffers().items()
     }
-    with _Paths(small) as passed:
-        number = net(leaves, inputs, norm=identity).sum() / small
+    with _Paths() as paths:
+        number = net(leaves, probe.ones(dtype), norm=identity).sum()
     value = float(number.detach())
     if not math.isfinite(value):
         raise InputError("dpai cannot count the paths of this net: their number overflows")
     if value <= 0:
         return None, net.gradient(number, leaves)
-    log = number.log() + sum(passed.logarithms)
+    log = number.log() + sum(paths.logarithms)
     return float(log.detach()), net.gradient(log, leaves)
 
 
@@ -121,28 +123,21 @@ def _drawn(probe: Probe, name: str, net: Net, dtype: torch.dtype) -> Tensor:
 
 
 class _Paths(TorchFunctionMode):
-    """While active, leaves norms over features out, and scales the input of each layer so that its largest entry is
-    ``largest``; ``logarithms`` of the factors that this took out, for each layer."""
+    """While active, leaves activations and norms out and divides the input of each layer by its largest entry, whose
+    logarithm is kept."""
 
-    def __init__(self, largest: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.largest = largest
         self.logarithms: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _NORMS:  # on equal values they would return zeros
+        name = getattr(func, "__name__", "").rstrip("_")
+        if name in _IDENTITIES:
             return args[0] if args else kwargs["input"]
-        if func in _LAYERS and args:
-            top = args[0].max() / self.largest
-            if top > 0:
-                self.logarithms.append(top.log())
-                args = (args[0] / top, *args[1:])
+        if name in _LAYERS and args:
+            largest = args[0].max()
+            if largest > 0:
+                self.logarithms.append(largest.log())
+                args = (args[0] / largest, *args[1:])
         return func(*args, **kwargs)
-
-
-_NORMS = (functional.layer_norm, functional.rms_norm, functional.group_norm, functional.instance_norm)
-_LAYERS = (
-    functional.linear, functional.conv1d, functional.conv2d, functional.conv3d, functional.conv_transpose1d,
-    functional.conv_transpose2d, functional.conv_transpose3d,
-)  # fmt: skip
