@@ -36,9 +36,9 @@ def dpai(
 ) -> Iterator[Masks]:
     """Choose the mask whose network has many paths from input to output, and many units and kernels on them.
 
-    Scores s ~ N(0, 1); the mask m keeps the largest |s|, by default in the layers' ERK quotas. With g =
-    ∂log P/∂m, taken straight through the selection, each step of Adam, whose rate is halved at ½ and ¾ of all steps,
-    ascends along sign(s) times
+    Scores s ~ N(0, 1); the mask m keeps the largest |s|, by default in the layers' ERK quotas. The derivative
+    g = ∂log P/∂m is taken straight through the selection. Each step of Adam, whose rate is halved at ½ and ¾ of all
+    steps, ascends along sign(s) times
 
         (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)].
 
