@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter
 
 from ntksap.report.charts.accuracy import pareto_front
 from ntksap.report.figures.style import STYLE, looks, write_figure
-from studies.cifar.sweep import ERK, kept_runs
+from studies.cifar.sweep import DECAY, ERK, kept_runs
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 Cost = Callable[[dict[str, Any]], float | None]
@@ -41,7 +41,7 @@ def figure(sweep: str) -> Figure:
     ways: dict[str, list[list[dict[str, Any]]]] = {}
     for case in cases:
         for way, runs in kept.get(case, {}).items():
-            if not way.endswith(ERK):
+            if not way.endswith((ERK, DECAY)):
                 ways.setdefault(way, []).append(runs)
     bounds = {way: ways.pop(way) for way in BOUNDS if way in ways}
     ways = dict(sorted(ways.items(), key=lambda item: -_accuracy(item[1][0])[0]))

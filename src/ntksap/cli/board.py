@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ntksap.cli.console import say_duration
+from ntksap.cli.tables import shorten
 from ntksap.methods import METHODS
 from ntksap.runs import DENSE, Event, Settings
 
@@ -85,7 +86,7 @@ class Board:
 
 def describe_outcome(result: dict[str, Any]) -> str:
     """Return the accuracy, or, for a run that ends with the masks, the cost of an inference under them."""
-    return f"{result['top1']:.2%}" if "top1" in result else f"{result['inference_flops'] / 1e6:.2f}·10⁶ multiply-adds"
+    return f"{result['top1']:.2%}" if "top1" in result else f"{shorten(result['inference_flops'])} multiply-adds"
 
 
 def name_run(settings: Settings) -> str:

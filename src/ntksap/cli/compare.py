@@ -10,7 +10,7 @@ from ntksap.cli.console import print_json, say
 from ntksap.cli.options import ChooseArguments, DataArguments, choose_methods, parse_numbers, split_list
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pick_recipe_settings
 from ntksap.cli.progress import Display
-from ntksap.cli.tables import print_table
+from ntksap.cli.tables import print_table, shorten
 from ntksap.experiments import compare
 from ntksap.report import Cell, Mark, formatted, marks
 from ntksap.runs import DENSE, Engine
@@ -140,7 +140,7 @@ def _costs(table: list[Cell]) -> Table:
             cell.method,
             "" if cell.method == DENSE else f"{100 * cell.sparsity:.4g} %",
             "" if cell.kept is None else f"{cell.kept:,.0f}",
-            f"{cell.inference_flops / 1e6:,.1f} M",
+            shorten(cell.inference_flops),
             *("–" if value is None else f"{value:.2f}×" for value in speed),
             "–" if cell.bytes is None else f"{cell.bytes / 1000:,.0f}",
         )

@@ -55,6 +55,18 @@ def print_layers(layers: Iterable[Mapping[str, Any]]) -> None:
     print_table(table)
 
 
+def shorten(number: float) -> str:
+    """Return a large number in a few characters.
+
+    >>> shorten(41_291_274), shorten(14_490), shorten(512)
+    ('41.3 M', '14.5 k', '512')
+    """
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number:.0f}"
+
+
 def _share(kept: int, total: int) -> str:
     return f"{kept / total:.2%}" if total else "–"
 
