@@ -12,7 +12,7 @@ import torch
 
 import ntksap
 from ntksap.analysis.kernel_change import kernel_change
-from ntksap.cli import main
+from ntksap.cli import COMMANDS, main
 from ntksap.cli.options import choose_methods
 from ntksap.methods import METHODS
 from ntksap.net.kernels import library
@@ -314,6 +314,20 @@ def test_help(capsys, command):
         main([*command, "--help"])
     assert stop.value.code == 0
     assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_breaks_no_line_early(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    early, above = [], ""
+    for line in capsys.readouterr().out.splitlines():
+        column = len(line) - len(line.lstrip())  # where descriptions begin, if this line continues one
+        if line.strip() and column > 10 and above.strip() and not above[column - 2 : column].strip():
+            early += [above] if len(f"{above.rstrip()} {line.split()[0]}") < len(line) - 1 else []
+        above = line
+    assert not early
 
 
 def test_ctrl_c_ends_cleanly(tmp_path):

@@ -2,7 +2,9 @@
 
 import difflib
 import importlib
+import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -89,6 +91,8 @@ def _run(arguments: list[str]) -> int:
 def command_named(name: str) -> Callable[..., None]:
     """Return the function of a command; its options are its arguments."""
     found: Callable[..., None] = getattr(importlib.import_module(f"ntksap.cli.{name}"), COMMANDS[name][0])
+    # --help would break its lines where the docstring does: those that continue an argument are indented by 8.
+    found.__doc__ = re.sub(r"\n {8,}", " ", inspect.getdoc(found) or "")
     return found
 
 

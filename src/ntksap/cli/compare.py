@@ -23,9 +23,9 @@ class SweepError(NtksapError):
 def run_compare(
     data: OmitArgPrefixes[DataArguments],
     engine: OmitArgPrefixes[Engine],
-    method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
-    recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
-    keep: OmitArgPrefixes[ChooseArguments],
+    pruning: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    training: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
+    mask: OmitArgPrefixes[ChooseArguments],
     model: str = "resnet20",
     methods: str = "ntk-sap,synflow,snip",
     sparsities: str = "0.9",
@@ -48,9 +48,9 @@ def run_compare(
     Args:
         data: Which data.
         engine: Where the runs are carried out.
-        method_options: Options of single methods, for those of the compared methods that have them.
-        recipe_settings: Settings of the recipe to replace.
-        keep: How many weights each layer keeps, and which of them; the same for all methods.
+        pruning: Options of single methods, for those of the compared methods that have them.
+        training: Settings of the recipe to replace.
+        mask: How many weights each layer keeps, and which of them; the same for all methods.
         model: A model from the table.
         methods: Names from `ntksap methods`, separated by commas, or all (except imp, which trains again and again).
         sparsities: Shares of prunable weights to remove, separated by commas.
@@ -77,10 +77,10 @@ def run_compare(
             parse_numbers(float, "sparsities", sparsities),
             parse_numbers(int, "seeds", seeds),
             recipe=recipe,
-            recipe_settings=pick_recipe_settings(recipe_settings),
+            recipe_settings=pick_recipe_settings(training),
             sanity=split_list(sanity),  # type: ignore[arg-type]  # settings are checked there
-            options=pick_given(method_options),
-            **keep.settings(),
+            options=pick_given(pruning),
+            **mask.settings(),
             patterns=split_list(patterns),
             thin=thin,
             out=out,

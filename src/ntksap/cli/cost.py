@@ -22,7 +22,7 @@ from ntksap.training import load_recipe
 
 def show_cost(
     model: OmitArgPrefixes[ModelArguments],
-    method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    pruning: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
     masks: Path | None = None,
     methods: str | None = None,
     sparsities: str = "0.36,0.737856,0.8926258176,0.95601953,0.98198560",
@@ -39,7 +39,7 @@ def show_cost(
 
     Args:
         model: Which model.
-        method_options: Options of single methods, for those of --methods that have them.
+        pruning: Options of single methods, for those of --methods that have them.
         masks: A mask file of this model, for the inference layer by layer; without it the dense model is counted.
         methods: Names from `ntksap methods`, separated by commas, or all (except imp). Each prunes the model to each of
             the sparsities, since the cost of an inference depends on the masks.
@@ -61,7 +61,7 @@ def show_cost(
     if masks is not None:
         raise InputError("--methods makes its own masks: omit --masks or --methods")
     names, shares = choose_methods(methods), parse_numbers(float, "sparsities", sparsities)
-    options = pick_given(method_options)
+    options = pick_given(pruning)
     prunings(names, shares, options=options, data=data)  # raises before any work if they are impossible
     epochs = load_recipe(recipe).epochs
     if out is not None:

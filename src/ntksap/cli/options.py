@@ -21,9 +21,7 @@ class ModelArguments:
     """Which model."""
 
     model: Annotated[str, tyro.conf.arg(metavar=MODEL)] = "resnet20"
-    """A model from the table; an untrained one from transformers by its configuration (hf:config.json, or
-    hf:config.json:CLASS) or from timm (timm:NAME), neither of which needs a network connection; or your own as
-    package.module:factory (called without arguments)."""
+    """From the table, from transformers (hf:config.json[:CLASS]) or timm, or your own package.module:factory."""
     classes: int | None = None
     """Number of classes (not for your own model)."""
     input_shape: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="C H W")] = None
@@ -50,19 +48,15 @@ class ChooseArguments:
     """How many weights each layer keeps, and which of them."""
 
     allocation: Annotated[str | None, tyro.conf.arg(metavar="|".join([*ALLOCATIONS, "METHOD"]))] = None
-    """How many weights each layer keeps: a rule of `ntksap allocate`, or a method for the counts of its masks. By
-    default the method itself decides."""
+    """How many weights each layer keeps: a rule of `ntksap allocate`, or a method for the counts of its masks."""
     places: Literal["score", "random", "balanced"] | None = None
-    """Which weights of a layer (or which channels) are kept: by the method's score, at random, or at random with the
-    same number in every output, input and position of a kernel. By default the method itself decides."""
+    """Which weights of a layer (or channels): by score, at random, or as many in each output, input and position."""
     degree_decay: float = 0.0
-    """How much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`; 0.2 keeps more
-    units alive."""
+    """How much scores fall where the units at both ends keep many weights; 0.2 keeps more units alive."""
     rescale: bool = False
     """Multiply the kept weights of each layer by 1/√density before training."""
     budget: Literal["weights", "multiply-adds"] = "weights"
-    """What the sparsity of whole channels, or of the thin network, is a share of; that of single weights is always a
-    share of weights."""
+    """What the sparsity of whole channels and thin networks is a share of; for single weights, of weights."""
     round_to: int = 1
     """Whole channels: each coupled group keeps a multiple of this many, or all."""
 

@@ -30,8 +30,7 @@ class PruneArguments:
     """How to prune; by default as the method does."""
 
     method: str | None = None
-    """A name from `ntksap methods`; by default random-erk-logits for a model with attention, else ntk-sap-analytic, or
-    ntk-sap for a model that the closed form cannot follow."""
+    """A name from `ntksap methods`; by default random-erk-logits with attention, else ntk-sap-analytic or ntk-sap."""
     sparsity: float = 0.9
     """Share of prunable weights to remove, 0 ≤ sparsity < 1."""
     rounds: int | None = None
@@ -39,8 +38,7 @@ class PruneArguments:
     schedule: Literal["exponential", "linear", "one-shot"] | None = None
     """How density falls over the rounds."""
     scope: Literal["global", "layer"] | None = None
-    """Rank all weights together, or within each layer; the method's own by default, mostly global. Whole channels are
-    ranked within each coupled group by default."""
+    """Rank all weights together, or those (or channels) of each layer; mostly global, layer for whole channels."""
     floor: int | float = 0
     """The least that each layer keeps, as a number of weights or, below 1, as a share."""
     init: Literal["kaiming_normal", "reset", "shuffle"] = "kaiming_normal"
@@ -63,7 +61,7 @@ def run_prune(
     model: OmitArgPrefixes[ModelArguments],
     pruning: OmitArgPrefixes[PruneArguments],
     method: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
-    keep: OmitArgPrefixes[KeepArguments],
+    mask: OmitArgPrefixes[KeepArguments],
     out: Path | None = None,
     json: bool = False,
     quiet: bool = False,
@@ -74,7 +72,7 @@ def run_prune(
         model: Which model.
         pruning: How to prune; by default as the method does.
         method: Options of single methods.
-        keep: How many weights each layer keeps, which of them, and in which pattern.
+        mask: How many weights each layer keeps, which of them, and in which pattern.
         out: A new folder for masks.safetensors, prune.json and densities.png.
         json: Print one JSON object.
         quiet: Print no progress.
@@ -92,7 +90,7 @@ def run_prune(
             inputs=built.inputs,
             init=how.init,
             scope=how.scope,
-            pattern=keep.pattern,
+            pattern=mask.pattern,
             options=[*pick_given(method), *(["micro_batch"] if how.micro_batch is not None else [])],
         )
     settings = pruning_for(
@@ -106,7 +104,7 @@ def run_prune(
         init=how.init,
         precision=how.precision,
         options=pick_given(method),
-        **keep.settings(),
+        **mask.settings(),
     )
     about = {"model": model.model, "classes": model.classes or (data.num_classes if data else None)}
     start = time.perf_counter()

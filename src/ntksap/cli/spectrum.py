@@ -17,7 +17,7 @@ from ntksap.runs import DENSE
 
 def run_spectrum(
     model: OmitArgPrefixes[ModelArguments],
-    method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    pruning: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
     methods: str = "ntk-sap,synflow,magnitude,random",
     sparsities: str = "0.738",
     data: str | None = None,
@@ -36,7 +36,7 @@ def run_spectrum(
 
     Args:
         model: Which model.
-        method_options: Options of single methods, for those of the compared methods that have them.
+        pruning: Options of single methods, for those of the compared methods that have them.
         methods: Names from `ntksap methods`, separated by commas, or all.
         sparsities: Shares of prunable weights to remove, separated by commas.
         data: A data set: its test images are the inputs, and methods that need data prune with its training images.
@@ -75,7 +75,7 @@ def run_spectrum(
                 classes=model.classes,
                 input_shape=model.input_shape,
                 seed=model.seed,
-                options=pick_given(method_options),
+                options=pick_given(pruning),
                 **common,
                 on_progress=display.on_progress,
             )

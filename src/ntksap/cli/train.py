@@ -16,9 +16,9 @@ from ntksap.training import load_recipe
 
 def run_train(
     data: OmitArgPrefixes[DataArguments],
-    method_options: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
-    recipe_settings: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
-    keep: OmitArgPrefixes[KeepArguments],
+    pruning: OmitArgPrefixes[MethodOptions],  # type: ignore[valid-type]
+    training: OmitArgPrefixes[RecipeOverrides],  # type: ignore[valid-type]
+    mask: OmitArgPrefixes[KeepArguments],
     model: str = "resnet20",
     method: str = "ntk-sap",
     sparsity: float = 0.9,
@@ -42,9 +42,9 @@ def run_train(
 
     Args:
         data: Which data.
-        method_options: Options of single methods.
-        recipe_settings: Settings of the recipe to replace.
-        keep: How many weights each layer keeps, which of them, and in which pattern.
+        pruning: Options of single methods.
+        training: Settings of the recipe to replace.
+        mask: How many weights each layer keeps, which of them, and in which pattern.
         model: A model from the table, with -wN for another width: resnet20-w8 is half as wide as resnet20.
         method: A name from `ntksap methods`; dense prunes nothing, thin has fewer channels in every layer instead.
         sparsity: Share of prunable weights to remove (for the thin network: the share by which it is smaller).
@@ -72,14 +72,14 @@ def run_train(
         method=method,
         sparsity=sparsity,
         seed=seed,
-        recipe=load_recipe(recipe, pick_recipe_settings(recipe_settings)),
+        recipe=load_recipe(recipe, pick_recipe_settings(training)),
         sanity=sanity,
         rounds=rounds,
         schedule=schedule,
         scope=scope,
         floor=floor,
-        options=pick_given(method_options),
-        **keep.settings(),
+        options=pick_given(pruning),
+        **mask.settings(),
     )
     kept = tuple(parse_numbers(int, "keep-epochs", keep_epochs)) if keep_epochs else ()
     with join_job(device) as (ranks, own), Display(quiet or not ranks.first) as display:

@@ -21,8 +21,7 @@ class Engine:
     engine: Literal["local", "ray"] = "local"
     """local: in processes on this machine. ray: as tasks of a Ray cluster; they resume elsewhere if a machine dies."""
     jobs: int | None = None
-    """local: how many runs to carry out at the same time; they share the cores; by default one per core. Each has
-    OMP_NUM_THREADS threads at most."""
+    """local: runs at a time, by default one per core; each has its share of the cores, at most OMP_NUM_THREADS."""
     address: str | None = None
     """ray: host:port of a cluster that this machine belongs to, or auto; by default Ray is started here and stopped."""
     cpus: int | None = None
