@@ -351,7 +351,7 @@ KINDS = [
     Kind("graph", over(messages, dense(5, 8), dense(8, 3)), graph, frozenset({"ntt"})),
     Kind("graph by scatter_add", over(scattered, dense(5, 8), dense(8, 3)), graph, frozenset({"ntt"})),
     Kind("float16", in_dtype(torch.float16), IMAGE),
-    Kind("bfloat16", in_dtype(torch.bfloat16), IMAGE, frozenset({"dpai"})),
+    Kind("bfloat16", in_dtype(torch.bfloat16), IMAGE),
     Kind("float64", in_dtype(torch.float64), IMAGE),
     Kind(
         "a dictionary as output",
