@@ -169,7 +169,8 @@ def table(sweep: str) -> str:
     compared = "ahead of thin" if sweep == "gain" else "behind the best mask"
     heads = "accuracy", compared, "weights", "multiply-adds", "seconds to prune", "seeds"
     for (epochs, removed), ways in kept_runs(sweep).items():
-        lines += [f"| {removed:.2%}, {epochs} epochs | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+        title = f"{removed:.2%}, {epochs} epochs"
+        lines += _head(title, *heads)
         found = cells({**run, "method": way, "sparsity": removed} for way, runs in ways.items() for run in runs)
         found.sort(key=lambda cell: -cell.mean)
         masks = [cell for cell in found if cell.seeds >= MIN_SEEDS and _before_training(ways[cell.method][0])]
@@ -184,14 +185,18 @@ def table(sweep: str) -> str:
             lines += [f"| {' | '.join((cell.method, formatted(cell), apart, weights, *costs))} |"]
         changed = _changed(by_way)
         if changed:
-            title = f"{removed:.2%}, {epochs} epochs"
-            lines += ["", f"| {title} | accuracy | without | ahead of it | seeds |", "|---|---|---|---|---|", *changed]
+            others = "accuracy", "without", "ahead of it", "ahead of random places", "seeds"
+            lines += ["", *_head(title, *others), *changed]
         lines += [""]
     return "\n".join(lines)
 
 
+def _head(*titles: str) -> list[str]:
+    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+
+
 def _changed(by_way: dict[str, Cell]) -> list[str]:
-    """Return a row for each method with something more, beside the method itself."""
+    """Return a row for each method with something more, beside the method itself (and random places, for ERK)."""
     rows = []
     for way, cell in by_way.items():
         own = way
@@ -199,8 +204,11 @@ def _changed(by_way: dict[str, Cell]) -> list[str]:
             own = own.removesuffix(ending)
         own = own if own != way else way.removesuffix("-erk")
         if own != way and own in by_way:
-            gap = difference(cell, by_way[own])
-            row = way, formatted(cell), formatted(by_way[own]), _said(gap) if gap else "", str(cell.seeds)
+            gap, at_random = difference(cell, by_way[own]), None
+            if way.endswith(ERK) or way == "magnitude-erk":
+                at_random = difference(cell, by_way["random-erk"])
+            gaps = [_said(one) if one else "" for one in (gap, at_random)]
+            row = way, formatted(cell), formatted(by_way[own]), *gaps, str(cell.seeds)
             rows += [f"| {' | '.join(row)} |"]
     return rows
 
