@@ -238,13 +238,14 @@ def test_a_change_is_left_out_where_gradients_are_not_finite():
     assert changed
 
 
-@pytest.mark.parametrize("first", ["model", "regrowth"])
+@pytest.mark.parametrize("first", ["model", "regrowth", "neither"])
 @pytest.mark.parametrize("method", ["rigl", "set"])
-@pytest.mark.parametrize("name", ["momentum", "adamw"])
-def test_resuming_ends_in_the_same_bits_in_whatever_order_things_are_loaded(method, name, first):
+@pytest.mark.parametrize(("name", "rescale"), [("momentum", True), ("adamw", False)])
+def test_resuming_ends_in_the_same_bits_in_whatever_order_things_are_loaded(method, name, rescale, first):
     def start(model):
-        optimizer = OPTIMIZERS[name](model.parameters())
-        return optimizer, Regrowth(model, masks_of(model), optimizer, method=method, steps=40, interval=4)
+        optimizer, masks = OPTIMIZERS[name](model.parameters()), masks_of(model)
+        masks.info["rescale"] = "layer" if rescale else "none"
+        return optimizer, Regrowth(model, masks, optimizer, method=method, steps=40, interval=4)
 
     model = regrowing_net()
     optimizer, regrowth = start(model)
@@ -258,6 +259,8 @@ def test_resuming_ends_in_the_same_bits_in_whatever_order_things_are_loaded(meth
     if first == "model":
         again.load_state_dict(saved[0])
     optimizer, resumed = start(again)
+    if first == "neither":
+        again.load_state_dict(saved[0])  # which says nothing of weights that the first masks do not keep
     resumed.load_state_dict(saved[2])
     if first == "regrowth":
         again.load_state_dict(saved[0])
@@ -269,16 +272,25 @@ def test_resuming_ends_in_the_same_bits_in_whatever_order_things_are_loaded(meth
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_a_state_of_another_training_is_refused():
-    model = regrowing_net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    regrowth = Regrowth(model, masks_of(model), optimizer, steps=40)
-    other = Regrowth(regrowing_net(), masks_of(model, 0.6), optimizer, steps=40)
-    with pytest.raises(MaskError, match="other numbers of weights"):
-        regrowth.load_state_dict(other.state_dict())
-    with pytest.raises(MaskError, match="another training"):
-        regrowth.load_state_dict({"step": 1, "masks": {"x": torch.ones(2).bool()}, "grown": {}})
-    assert regrowth.masks == masks_of(model)
+def test_a_state_of_another_training_is_refused_and_changes_nothing():
+    def start(masks):
+        model = regrowing_net()
+        return model, Regrowth(model, masks, torch.optim.SGD(model.parameters(), 0.1), steps=40, interval=4)
+
+    model, regrowth = start(masks_of(regrowing_net()))
+    before = copy.deepcopy(model.state_dict())
+    elsewhere = Masks({name: mask.flip(1) for name, mask in regrowth.masks.items()})  # as many in every layer
+    own = regrowth.state_dict()
+    for state, message in (
+        (start(masks_of(model, 0.6))[1].state_dict(), "other numbers of weights"),
+        ({**own, "masks": {"x": torch.ones(2).bool()}}, "another training"),
+        (start(elsewhere)[1].state_dict(), "started with other masks"),
+        ({"step": 1}, "no 'kept'"),
+    ):
+        with pytest.raises(MaskError, match=message):
+            regrowth.load_state_dict(state)
+        assert regrowth.masks == masks_of(model)
+        assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
 
 
 def test_masks_of_a_pattern_and_wrong_settings_are_refused():
@@ -295,6 +307,60 @@ def test_masks_of_a_pattern_and_wrong_settings_are_refused():
     ):
         with pytest.raises(InputError, match=message):
             Regrowth(model, masks_of(model), optimizer, **{"steps": 10, **wrong})
+
+
+def test_masks_that_name_a_parameter_twice_are_refused():
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+    second.weight = first.weight
+    model = nn.Sequential(first, second)
+    masks = Masks({"0.weight": torch.eye(6).bool(), "1.weight": torch.eye(6).bool()})
+    with pytest.raises(InputError, match=r"'0\.weight' and '1\.weight' are one parameter"):
+        Regrowth(model, masks, torch.optim.SGD(model.parameters(), 0.1), steps=400)
+
+
+def test_a_training_too_short_for_a_change_gets_a_warning():
+    model = regrowing_net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.warns(UserWarning, match="will not change: they do so every 30 steps, and only before step 30"):
+        Regrowth(model, masks_of(model), optimizer, steps=40, interval=30)
+    Regrowth(model, masks_of(model), optimizer, steps=40, interval=29)
+
+
+def test_rigl_hears_layers_that_were_frozen_at_first():
+    model = regrowing_net()
+    masks = masks_of(model)
+    head = list(masks)[-1].removesuffix(".weight")
+    for name, p in model.named_parameters():
+        p.requires_grad_(name == f"{head}.bias")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    regrowth = Regrowth(model, masks, optimizer, steps=80, interval=4)
+    for step in range(1, 41):
+        if step == 10:
+            assert regrowth.masks == masks
+            model.requires_grad_(True)
+        one_step(model, optimizer, step)
+        regrowth.step()
+    assert all(not torch.equal(regrowth.masks[name], masks[name]) for name in masks)
+    assert regrowth.masks.obeyed_by(model)
+
+
+def test_weights_of_other_masks_are_not_lost_without_a_word():
+    model = regrowing_net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    regrowth = Regrowth(model, masks_of(model), optimizer, method="set", steps=80, interval=4)
+    average, best = copy.deepcopy(model), copy.deepcopy(model.state_dict())
+    for step in range(1, 21):
+        one_step(model, optimizer, step)
+        regrowth.step()
+    with pytest.warns(UserWarning, match="pruned with other masks than those attached here"):
+        average.load_state_dict(model.state_dict())
+    regrowth.masks.attach(average)
+    average.load_state_dict(model.state_dict())  # says nothing
+    with pytest.warns(UserWarning, match="masks that change in training belong with the weights"):
+        model.load_state_dict(best)
+    model.load_state_dict(regrowing_net().state_dict())  # dense weights are pruned, as expected
+    with pytest.raises(InputError, match="make one for it"):
+        copy.deepcopy((model, regrowth))
 
 
 def test_what_was_rescaled_once_is_not_rescaled_by_a_change():

@@ -1,5 +1,6 @@
 """Keep pruned weights at zero while someone else's code trains the module."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -46,10 +47,14 @@ class Attachment:
         _watch_optimizers()
         self._apply(module)
         self._module = module
+        self.awaits_others = False
+        """Whether other masks for the module may still be loaded, so that weights elsewhere are no mistake."""
         self._handle = module.register_load_state_dict_post_hook(self)
 
     def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
-        """Prune again what ``load_state_dict`` has just written."""
+        """Prune again what ``load_state_dict`` has just written; warn if that was pruned with other masks."""
+        if not (self.awaits_others and module is self._module):
+            self._warn_of_others(module)
         self._apply(module)
 
     def record(self, gradients: dict[str, Tensor] | None) -> None:
@@ -61,6 +66,7 @@ class Attachment:
         for name in self._pruned:
             hold = parameters[name].__dict__.get("__deepcopy__")
             if isinstance(hold, _Hold):
+                hold.listen()
                 hold.record = None if gradients is None else partial(_add_to, gradients, name)
 
     def remove(self, module: nn.Module | None = None) -> None:
@@ -101,6 +107,23 @@ class Attachment:
             for name, pruned in self._pruned.items()
         )
 
+    def _warn_of_others(self, module: nn.Module) -> None:
+        """Warn if weights are zero in other places than these masks say. (Dense weights are zero nowhere.)"""
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        lost = 0
+        for name, pruned in self._pruned.items():
+            values = local_part(parameters[name].detach())
+            if not values.is_meta:
+                values = values[local_mask(pruned, parameters[name])]
+                there = int(values.count_nonzero())
+                lost += there if there <= 0.9 * values.numel() else 0
+        if lost:
+            warnings.warn(
+                f"the weights just loaded were pruned with other masks than those attached here, which have set {lost} "
+                "more to zero: masks that change in training belong with the weights, so attach those first",
+                stacklevel=4,
+            )
+
     @torch.no_grad()
     def _apply(self, module: nn.Module) -> None:
         parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -124,10 +147,16 @@ class _Hold:
         self.bits: Tensor | None = None
         self.handle: RemovableHandle | None = None
         self.record: Callable[[Tensor], None] | None = None
-        if is_sharded(parameter):
-            self.handle = parameter.register_post_accumulate_grad_hook(self.zero_gradient)
-        elif parameter.requires_grad:
-            self.handle = parameter.register_hook(self.zeroed)
+        self.listen()
+
+    def listen(self) -> None:
+        """Hook the gradient, unless it is hooked already or the parameter is frozen and has none."""
+        if self.handle is not None:
+            return
+        if is_sharded(self.parameter):
+            self.handle = self.parameter.register_post_accumulate_grad_hook(self.zero_gradient)
+        elif self.parameter.requires_grad:
+            self.handle = self.parameter.register_hook(self.zeroed)
 
     def zeroed(self, gradient: Tensor) -> Tensor:
         """Return a gradient, of a parameter that is not sharded, with zeros for pruned weights."""

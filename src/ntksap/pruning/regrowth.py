@@ -12,6 +12,7 @@ change stays as it was.
 """
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -51,7 +52,10 @@ class Regrowth:
         group: the processes that share each batch, where the model is not wrapped by DDP.
 
     A layer stays as it is while it is frozen, keeps everything, changes less than one weight, or has no gradient. If a
-    weight or gradient is not finite (a step that ``GradScaler`` skips), that change is skipped.
+    weight or gradient is not finite (a step that ``GradScaler`` skips), that change is skipped. A training too short
+    for a single change gets a warning.
+
+    Raises `InputError` for settings out of range, patterns, FSDP, or masks that name one parameter twice.
 
     >>> from ntksap.pruning import Masks
     >>> model, mask = nn.Linear(4, 2), torch.tensor([[True, True, False, False]] * 2)
@@ -96,10 +100,18 @@ class Regrowth:
         self._model, self._optimizer = unwrap(model), optimizer
         if any(is_sharded(parameter) for parameter in self._model.parameters()):
             raise InputError("regrowth ranks the weights of a whole layer, and FSDP has cut them up: train with DDP")
+        self._check_names()
+        if self._interval >= self._until * self._steps:
+            warnings.warn(
+                f"the masks will not change: they do so every {interval} steps, and only before step "
+                f"{self._until * self._steps:g} (until={until:g} of {steps}). Choose a smaller interval",
+                stacklevel=2,
+            )
         self._ranks = Ranks(group or _group_of(model))
         self._taken = 0
         self._gradients: dict[str, Tensor] = {}
         self._attachment = self.masks.attach(model)
+        self._attachment.awaits_others = True  # a model's state may be loaded before that of its regrowth
         self._listen()
 
     @property
@@ -118,28 +130,45 @@ class Regrowth:
         return changed
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume: steps taken, masks, and the weights that have grown since the start."""
-        weights = dict(self._model.named_parameters(remove_duplicate=False))
-        grown = {
-            name: weights[name].detach().cpu()[mask & ~self._start[name]].clone() for name, mask in self.masks.items()
-        }
-        return {"step": self._taken, "masks": {name: mask.clone() for name, mask in self.masks.items()}, "grown": grown}
+        """Return what is needed to resume: steps taken, the masks of the start and of now, and the kept weights."""
+        weights = self._weights()
+        kept = {name: weights[name].detach().cpu()[mask].clone() for name, mask in self.masks.items()}
+        masks = {name: mask.clone() for name, mask in self.masks.items()}
+        return {"step": self._taken, "start": self._start.sha256, "masks": masks, "kept": kept}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Carry on where `state_dict` was called, on a model and optimizer that are loaded as usual, before or after.
 
-        This object must start with the same masks as that one did: weights outside them have been set to zero, and
-        come back from ``state``. Raises `MaskError`, and changes nothing, if ``state`` belongs to another training.
+        This object must start with the same masks as that one did. They have set weights elsewhere to zero, and may
+        have rescaled the others: all come back from ``state``. Raises `MaskError`, and changes nothing, if ``state``
+        belongs to another training.
         """
+        missing = {"step", "start", "masks", "kept"} - state.keys()
+        if missing:
+            raise MaskError(f"this is not a state of regrowth: it has no {sorted(missing)[0]!r}")
         masks = moved(self._start, state["masks"])
+        if state["start"] != self._start.sha256:
+            raise MaskError("this state belongs to another training, which started with other masks")
         self._taken = checked_whole("step", state["step"])
         self._attach(masks)
-        weights = dict(self._model.named_parameters(remove_duplicate=False))
-        for name, values in state["grown"].items():
-            places = (masks[name] & ~self._start[name]).to(weights[name].device)
-            weights[name][places] = values.to(weights[name])
+        weights = self._weights()
+        for name, values in state["kept"].items():
+            weights[name][masks[name].to(weights[name].device)] = values.to(weights[name])
         self._listen()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Regrowth":
+        raise InputError("a copied regrowth would not know the copied model: make one for it, and load the state_dict")
+
+    def _weights(self) -> dict[str, Tensor]:
+        return dict(self._model.named_parameters(remove_duplicate=False))
+
+    def _check_names(self) -> None:
+        """Raise if a parameter has several masks, which would change apart."""
+        names: dict[int, str] = {}
+        for name, weight in self._weights().items():
+            if name in self.masks and names.setdefault(id(weight), name) != name:
+                raise InputError(f"{names[id(weight)]!r} and {name!r} are one parameter: leave out one of its masks")
 
     def _due(self, step: int) -> bool:
         return step % self._interval == 0 and step < self._until * self._steps
@@ -150,7 +179,7 @@ class Regrowth:
 
     @torch.no_grad()
     def _change(self) -> bool:
-        weights = dict(self._model.named_parameters(remove_duplicate=False))
+        weights = self._weights()
         gradients = {}
         if self._method == "rigl":
             for name in self.masks:  # even those without a gradient, since every process must take part
