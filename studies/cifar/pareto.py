@@ -7,6 +7,7 @@ Bars are standard deviations over seeds; a dotted line joins what nothing as che
 """
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
@@ -66,25 +67,44 @@ def figure(sweep: str) -> Figure:
 
 
 def _name_points(axes: Axes, ways: dict[str, list[list[dict[str, Any]]]], cost: Cost) -> None:
-    """Write the name of each point in sight to the right of the panel, with a line to the point."""
+    """Write the name of each point in sight, with a line to it: beside the panel, or in it for points of its middle."""
     low, high = axes.get_ylim()
-    points = {
-        way: (fmean(cost(run) or 0 for run in several[0]), _accuracy(several[0])[0]) for way, several in ways.items()
-    }
+    points = {way: (fmean(cost(run) or 0 for run in runs), _accuracy(runs)[0]) for way, (runs, *_) in ways.items()}
     seen = {way: point for way, point in points.items() if low < point[1] < high}
-    axes.set_xlim(min(x for x, _ in seen.values()) * 0.9, max(x for x, _ in seen.values()) * 1.05)
+    left, right = min(x for x, _ in seen.values()) * 0.9, max(x for x, _ in seen.values()) * 1.05
+    axes.set_xlim(left, right)
     look = looks(list(ways))
-    for place, (way, point) in enumerate(seen.items()):
-        axes.annotate(
-            way,
-            point,
-            (1.06, 1 - (place + 0.5) / len(seen)),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=9,
-            color=look[way].colour,
-            arrowprops={"arrowstyle": "-", "color": look[way].colour, "lw": 0.5, "alpha": 0.6},
-        )
+    inside = [way for way, (x, _) in seen.items() if 0.42 < math.log(x / left, right / left) < 0.65]
+    outside = [way for way in seen if way not in inside]
+    for names, column, ha in ((inside, 0.42, "right"), (outside, 1.04, "left")):
+        heights = _apart([(seen[way][1] - low) / (high - low) for way in names], 0.045)
+        for way, height in zip(names, heights, strict=True):
+            axes.annotate(
+                way,
+                seen[way],
+                (column, height),
+                textcoords="axes fraction",
+                ha=ha,
+                va="center",
+                fontsize=9,
+                color=look[way].colour,
+                arrowprops={"arrowstyle": "-", "color": look[way].colour, "lw": 0.5, "alpha": 0.6},
+            )
+
+
+def _apart(heights: list[float], gap: float) -> list[float]:
+    """Return heights, given from the highest to the lowest, moved as little as needed to be ``gap`` apart.
+
+    >>> [round(height, 2) for height in _apart([0.5, 0.5, 0.1], 0.1)]
+    [0.55, 0.45, 0.1]
+    """
+    blocks: list[list[float]] = []  # [mean of the middle, how many]: neighbours that touch move as one
+    for height in heights:
+        blocks.append([height, 1])
+        while len(blocks) > 1 and blocks[-2][0] - blocks[-1][0] < gap * (blocks[-2][1] + blocks[-1][1]) / 2:
+            (upper, many), (lower, few) = blocks[-2:]
+            blocks[-2:] = [[(upper * many + lower * few) / (many + few), many + few]]
+    return [middle + gap * ((many - 1) / 2 - place) for middle, many in blocks for place in range(int(many))]
 
 
 def _draw(axes: Axes, ways: dict[str, list[list[dict[str, Any]]]], cost: Cost) -> None:
