@@ -34,6 +34,29 @@ def test_only_seeds_that_both_have_are_paired():
     assert one.mean == pytest.approx(30.0)
 
 
+def test_a_seed_that_others_lack_does_not_decide_which_is_best():
+    runs = [
+        *seeds("snip", 0.9, 0.80, 0.801, 0.799, 0.99),  # the highest mean, by a seed of its own
+        *seeds("grasp", 0.9, 0.84, 0.842, 0.841),
+        *seeds("force", 0.9, 0.50, 0.51),
+    ]
+    found = differences(table(*runs))
+    one = found["snip", 0.9]
+    assert set(found) == {("snip", 0.9)}
+    assert (one.best, one.seeds, one.significant) == ("grasp", 3, True)
+    assert one.mean == pytest.approx(100 * (0.841 - 0.8))
+    assert marks(table(*runs)) == {("grasp", 0.9): "best"}
+
+
+def test_all_are_compared_over_the_same_seeds():
+    runs = [
+        *seeds("snip", 0.9, 0.90, 0.91, 0.92, 0.93),
+        *seeds("grasp", 0.9, 0.80, 0.82, 0.81, 0.84),
+        *seeds("force", 0.9, 0.70, 0.72, 0.71),
+    ]
+    assert {one.seeds for one in differences(table(*runs)).values()} == {3}
+
+
 def test_fewer_than_three_seeds_say_nothing():
     assert differences(table(*seeds("snip", 0.9, 0.8, 0.81), *seeds("grasp", 0.9, 0.5, 0.51))) == {}
 

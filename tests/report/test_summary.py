@@ -48,6 +48,14 @@ def test_no_verdict_where_the_seeds_do_not_tell_the_best_from_another():
     )
 
 
+def test_a_mean_over_other_seeds_is_not_the_highest():
+    words = said(*seeds("snip", 0.9, 0.80, 0.82, 0.84, 0.99), *seeds("grasp", 0.9, 0.83, 0.81, 0.85))
+    assert words["90 % sparsity"] == (
+        "no significant winner: grasp has the highest mean over the 3 common seeds, but the seeds do not tell it from "
+        "snip; snip is 1.00 points behind (95 % interval −3.97 to 5.97, paired over 3 seeds)."
+    )
+
+
 def test_methods_without_enough_seeds_in_common_are_not_compared():
     words = said(*seeds("snip", 0.9, 0.8, 0.8, 0.8), *seeds("grasp", 0.9, 0.7, 0.7, 0.7), *seeds("force", 0.9, 0.9))
     assert words["90 % sparsity"].endswith(" Not compared, with fewer than 3 seeds in common: force.")

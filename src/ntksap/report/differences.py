@@ -9,7 +9,7 @@ correction for the number of methods is made: a simulation in the tests bounds h
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,22 +42,36 @@ class Difference:
 
 
 def differences(table: Sequence[Cell]) -> dict[tuple[str, float], Difference]:
-    """Return the difference of each method from the best at its sparsity, where both share `MIN_SEEDS` seeds.
+    """Return the difference of each method from the best at its sparsity, all over the same `MIN_SEEDS` or more seeds.
 
-    The best is the one with the highest mean over at least that many seeds, the first if several have it.
+    They are taken in the order of their means, and one that would leave fewer seeds in common is left out. The best is
+    the one with the highest mean over the common seeds, the first if several have it.
     """
     found: dict[tuple[str, float], Difference] = {}
     enough = [cell for cell in table if cell.method != DENSE and cell.seeds >= MIN_SEEDS]
     for sparsity in sorted({cell.sparsity for cell in enough}):
-        best, *others = sorted((cell for cell in enough if cell.sparsity == sparsity), key=lambda cell: -cell.mean)
-        pairs = ((cell, difference(best, cell)) for cell in others)
-        found |= {(cell.method, sparsity): one for cell, one in pairs if one is not None}
+        compared: list[Cell] = []
+        common: set[int] = set()
+        for cell in sorted((cell for cell in enough if cell.sparsity == sparsity), key=lambda cell: -cell.mean):
+            shared = common & cell.by_seed.keys() if compared else set(cell.by_seed)
+            if len(shared) >= MIN_SEEDS:
+                common = shared
+                compared.append(cell)
+        best = max(compared, key=lambda cell: statistics.fmean(cell.by_seed[seed] for seed in sorted(common)))
+        for cell in compared:
+            gap = difference(best, cell, common)
+            if cell is not best and gap is not None:
+                found[cell.method, sparsity] = gap
     return found
 
 
-def difference(best: Cell, cell: Cell) -> Difference | None:
-    """Return how far ``best`` is ahead of the other, or None if they share fewer than `MIN_SEEDS` seeds."""
-    gaps = [best.by_seed[seed] - cell.by_seed[seed] for seed in sorted(best.by_seed.keys() & cell.by_seed)]
+def difference(best: Cell, cell: Cell, seeds: Collection[int] | None = None) -> Difference | None:
+    """Return how far ``best`` is ahead of the other, or None if they share fewer than `MIN_SEEDS` seeds.
+
+    ``seeds``: which of them to compare; by default all that both have.
+    """
+    seeds = best.by_seed.keys() & cell.by_seed if seeds is None else seeds
+    gaps = [best.by_seed[seed] - cell.by_seed[seed] for seed in sorted(seeds)]
     if len(gaps) < MIN_SEEDS:
         return None
     mean, half = statistics.fmean(gaps), _half_width(gaps, best.test_images)

@@ -69,9 +69,11 @@ def _verdict(ranked: list[Cell], gaps: list[Difference]) -> str:
     behind = f"{closest.method} is {_points(closest.mean)} behind ({interval})"
     untested = [cell.method for cell in ranked if cell.method not in (first.method, *(gap.method for gap in gaps))]
     rest = f" Not compared, with fewer than {MIN_SEEDS} seeds in common: {_listed(untested)}." if untested else ""
+    uneven = any(cell.seeds > closest.seeds for cell in ranked if cell.method not in untested)
+    over = f" over the {closest.seeds} common seeds" if uneven else f", {formatted(first)} %"
     if near:
         others = _listed(near) if len(near) <= 4 else f"{len(near)} of {len(gaps)} other methods"
-        text = f"no significant winner: {first.method} has the highest mean, {formatted(first)} %, but the seeds do not"
+        text = f"no significant winner: {first.method} has the highest mean{over}, but the seeds do not"
         return f"{text} tell it from {others}; {behind}.{rest}"
     among = "the other method" if len(gaps) == 1 else f"each of {len(gaps)} other methods"
     return f"{first.method} is best with {formatted(first)} %, significantly ahead of {among}; {behind}.{rest}"
