@@ -248,7 +248,7 @@ KINDS = [
     Kind("GroupNorm", chain(conv(), lambda: nn.GroupNorm(2, 6), nn.SiLU, *head()), IMAGE),
     Kind("LocalResponseNorm", chain(conv(), lambda: nn.LocalResponseNorm(2), nn.ReLU, *head()), IMAGE, CLOSED),
     Kind("RMSNorm by hand", over(rms_by_hand, dense(5, 8), dense(8, 3), gain=(8,)), VECTOR),
-    Kind("LayerNorm by hand", over(layer_norm_by_hand, dense(5, 8), dense(8, 3)), VECTOR, frozenset({"px"})),
+    Kind("LayerNorm by hand", over(layer_norm_by_hand, dense(5, 8), dense(8, 3)), VECTOR, frozenset({"px", "dpai"})),
     Kind("groups and dilation", chain(conv(groups=2, dilation=2, padding=2), nn.ELU, *head()), IMAGE),
     Kind("reflection", chain(conv(padding_mode="reflect"), nn.Hardswish, *head()), IMAGE),
     Kind("same padding", chain(conv(padding="same"), nn.Mish, *head()), IMAGE),

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import ntksap
 from ntksap._base import generator_of
@@ -49,6 +50,146 @@ def test_numbers_of_paths_beyond_float64_are_counted():
     found, slope = objective(net, masks, Probe.of(net, input_shape=(64,)), torch.float64)
     assert found == pytest.approx(251 * math.log(64))
     assert all(torch.allclose(s, torch.full_like(s, 1 / 64**2)) for s in slope.values())
+
+
+class QuickGELU(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+class OwnRMSNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(SIZES[1]))
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class Call(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+LEFT_OUT = [
+    nn.GELU(), nn.Softsign(), nn.LogSigmoid(), nn.Tanhshrink(), nn.Hardshrink(), nn.Softshrink(), nn.Threshold(0.1, 20),
+    nn.BatchNorm1d(SIZES[1], track_running_stats=False), nn.LayerNorm(SIZES[1]), QuickGELU(), OwnRMSNorm(),
+    Call(lambda x: x.clamp(0, 6)), Call(lambda x: torch.clamp_max_(x, 1)), Call(functional.normalize),
+    Call(lambda x: functional.local_response_norm(x[..., None], 2)[..., 0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("middle", LEFT_OUT, ids=lambda module: type(module).__name__)
+def test_every_activation_and_norm_is_left_out(middle):
+    first, _, second, *_ = mlp()
+    found = {}
+    for name, layer in (("plain", nn.Identity()), ("own", middle)):
+        net = Net(nn.Sequential(first, layer, second))
+        generator = torch.Generator().manual_seed(1)
+        masks = {n: torch.rand(net.weights[n].shape, generator=generator) < 0.6 for n in net.prunable}
+        found[name] = objective(net, masks, Probe.of(net, input_shape=(4,)), torch.float64)
+    assert found["plain"][0] == found["own"][0] > 0
+    assert all(torch.equal(a, b) for a, b in zip(*(slopes.values() for _, slopes in found.values()), strict=True))
+
+
+@pytest.mark.parametrize("head", [nn.Softmax(-1), nn.LogSoftmax(-1), nn.Softmin(-1)], ids=lambda head: str(head)[:-5])
+def test_a_softmax_at_the_end_changes_nothing(head):
+    plain, headed = nn.Sequential(*mlp()), nn.Sequential(*mlp(), head)
+    one, other = (
+        ntksap.prune(model, 0.6, "dpai", input_shape=(4,), rounds=2, round_steps=30) for model in (plain, headed)
+    )
+    assert one == other
+    assert one.info["objective"] == other.info["objective"]
+
+
+def test_a_softmax_inside_weighs_the_paths_through_the_values():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.head = nn.Linear(2, 9), nn.Linear(3, 2)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return self.head((q @ k.transpose(-2, -1)).softmax(-1) @ v).log_softmax(-1)
+
+    net = Net(Attention())
+    masks = {n: torch.ones(net.weights[n].shape, dtype=torch.bool) for n in net.prunable}
+    found, slope = objective(net, masks, Probe.of(net, input_shape=(5, 2)), torch.float64)
+    # each of 5 positions takes the mean of values that have 2 paths, in 3 entries, which lead to 2 outputs
+    assert found == pytest.approx(math.log(5 * 2 * 3 * 2))
+    assert slope["qkv.weight"][6:].gt(0).all()
+    assert slope["qkv.weight"][:6].abs().max() < 1e-12
+
+
+def test_batch_norm_without_statistics_is_optimised_like_one_with_them():
+    found = []
+    for track in (True, False):
+        torch.manual_seed(0)
+        norm = nn.BatchNorm2d(8, track_running_stats=track)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 4))
+        settings = {"input_shape": (3, 6, 6), "rounds": 2, "prune_lr": 0.02}
+        found += [ntksap.prune(model, 0.95, "dpai", round_steps=40, **settings)]
+        assert found[-1] != ntksap.prune(model, 0.95, "dpai", round_steps=1, **settings)
+    assert found[0] == found[1]
+
+
+def test_a_net_that_casts_or_makes_numbers_in_single_precision_is_counted_in_double():
+    class Casting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.time, self.head = nn.Linear(4, 6), nn.Linear(1, 6), nn.Linear(6, 2)
+            self.scale = [torch.ones(6, 6)]  # neither parameter nor buffer
+
+        def forward(self, x):
+            time = self.time(torch.ones(len(x), 1, dtype=torch.float32))
+            return self.head((self.embed(x.float()) + time).to(torch.float16).float() @ self.scale[0])
+
+    net = Net(Casting())
+    masks = {n: torch.ones(net.weights[n].shape, dtype=torch.bool) for n in net.prunable}
+    found, _ = objective(net, masks, Probe.of(net, input_shape=(4,)), torch.float64)
+    assert found == pytest.approx(math.log(6 * 6 * 2 * (4 + 1)), rel=1e-12)
+
+
+def test_a_net_that_does_not_take_double_precision_is_named():
+    class Particular(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            if x.dtype != torch.float32:
+                raise TypeError("single precision only")
+            return self.head(x)
+
+    with pytest.raises(ntksap.InputError, match=r"cannot count the paths of this net \(single precision only\)"):
+        ntksap.prune(Particular(), 0.5, "dpai", input_shape=(4,), rounds=1)
+
+
+def test_a_negative_number_of_paths_is_refused():
+    model = nn.Sequential(nn.Linear(4, 6), Call(lambda x: x - 2 * x), nn.Linear(6, 2))
+    with pytest.raises(ntksap.InputError, match="sum to a negative number, so something in it subtracts"):
+        ntksap.prune(model, 0.5, "dpai", input_shape=(4,), rounds=1)
+
+
+def test_a_norm_that_is_written_out_is_warned_about():
+    model = nn.Sequential(nn.Linear(4, 6), Call(lambda x: x * torch.rsqrt(x.pow(2).mean() + 1e-6)), nn.Linear(6, 2))
+    with pytest.warns(ntksap.ApproximationWarning, match="computes with pow, rsqrt, which stay") as caught:
+        ntksap.prune(model, 0.5, "dpai", input_shape=(4,), rounds=2, round_steps=2)
+    assert len(caught) == 1
+
+
+def test_masks_without_a_path_are_warned_about():
+    model = nn.Sequential(nn.Linear(4, 60), nn.ReLU(), nn.Linear(60, 2))
+    with pytest.warns(ntksap.CollapseWarning, match="dpai has found no path") as caught:
+        masks = ntksap.prune(model, 0.99, "dpai", input_shape=(4,), rounds=2, round_steps=1)
+    assert masks.info["objective"] is None
+    assert len(caught) == 1
 
 
 class Residual(nn.Module):
@@ -150,3 +291,6 @@ def test_wrong_options_are_named():
     case = BY_NAME["no-bias"]
     with pytest.raises(ntksap.InputError, match="alpha and beta from 0 to 1"):
         ntksap.prune(case.module(), 0.5, "dpai", alpha=2.0, **case.source())
+    for steps in (1.5, 0):
+        with pytest.raises(ntksap.InputError, match=f"round_steps is a whole number of at least 1, not {steps}"):
+            ntksap.prune(case.module(), 0.5, "dpai", round_steps=steps, **case.source())

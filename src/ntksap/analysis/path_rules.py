@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ntksap._base import InputError
 from ntksap.methods.moments import MOVES
+from ntksap.net import BOUNDS, IDENTITIES, SOFTMAXES
 
 _BLOCKED = -1e4
 """A value below this that is added to a logit marks a mask."""
@@ -256,6 +257,7 @@ _ALIASES = {
     "iadd": "add", "radd": "add", "sub": "add", "isub": "add", "rsub": "add", "subtract": "add", "imul": "mul",
     "rmul": "mul", "multiply": "mul", "truediv": "div", "itruediv": "div", "divide": "div", "true_divide": "div",
     "mm": "matmul", "bmm": "matmul", "maximum": "add", "minimum": "add", "concat": "cat", "concatenate": "cat",
+    "_threshold": "threshold",
 }  # fmt: skip
 _ABOUT = {
     "size", "dim", "ndimension", "numel", "nelement", "stride", "len", "is_contiguous", "is_floating_point",
@@ -264,12 +266,9 @@ _ABOUT = {
 """Answered from shape, dtype and device."""
 _MOVES = {*MOVES, "get", "cumsum", "interpolate", "upsample"}
 _SAME = [
-    "relu", "relu6", "leaky_relu", "rrelu", "prelu", "elu", "selu", "celu", "gelu", "silu", "mish", "tanh", "sigmoid",
-    "hardtanh", "hardswish", "hardsigmoid", "softplus", "softsign", "tanhshrink", "logsigmoid", "softmax",
-    "log_softmax", "threshold", "clamp", "abs", "neg", "batch_norm", "layer_norm", "rms_norm", "group_norm",
-    "instance_norm", "local_response_norm", "normalize", "dropout", "dropout1d", "dropout2d", "dropout3d",
-    "alpha_dropout", "feature_alpha_dropout", "to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
-    "cuda", "contiguous", "positive", "data",
+    *IDENTITIES, *BOUNDS, *SOFTMAXES, "abs", "neg", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "feature_alpha_dropout", "to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda",
+    "contiguous", "positive", "data",
 ]  # fmt: skip
 """The identity, as far as paths are concerned."""
 _LAYERS = ["linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]

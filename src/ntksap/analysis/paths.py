@@ -1,9 +1,7 @@
 """How many paths lead from the inputs to the outputs of a pruned network?"""
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +9,7 @@ from torch import Tensor, nn
 
 from ntksap._base import InputError
 from ntksap.analysis.path_rules import Counts, counts
-from ntksap.net import Net, map_tensors
+from ntksap.net import Net, map_tensors, own_identities
 from ntksap.pruning import MakeInputs, Masks, Probe
 
 
@@ -44,7 +42,7 @@ def log10_paths(
     weights = {name: _counted(name, weight, masks.get(name)) for name, weight in net.weights.items()}
     ones = map_tensors(probe.ones(torch.float64), lambda t: counts(t) if t.is_floating_point() else t)
     try:
-        with _identities(net._skeleton):
+        with own_identities(net):
             found = net(weights, ones)
     except InputError:
         raise
@@ -54,32 +52,6 @@ def log10_paths(
         raise InputError("paths cannot be counted in this module: its output does not come from its input")
     total = float(found.as_subclass(Tensor).sum())
     return (found.exponent + math.log(total)) / math.log(10) if total > 0 and found.path else -math.inf
-
-
-@contextmanager
-def _identities(module: nn.Module) -> Iterator[None]:
-    """Inside the block, norms and activations that are custom modules return what they are given.
-
-    They are recognised by the name of their class: such as RMSNorm and NewGELUActivation of transformers, whose parts
-    are not identities.
-    """
-    own = [
-        part
-        for part in module.modules()
-        if _IDENTITY.search(type(part).__name__)
-        and not any(part.children())
-        and all(parameter.dim() < 2 for parameter in part.parameters())
-    ]
-    try:
-        for part in own:
-            part.forward = lambda x, *args, **kwargs: x
-        yield
-    finally:
-        for part in own:
-            part.__dict__.pop("forward", None)
-
-
-_IDENTITY = re.compile("norm|elu|silu|activation", re.IGNORECASE)
 
 
 def _counted(name: str, weight: Tensor, mask: Tensor | None) -> Tensor:

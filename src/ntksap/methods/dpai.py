@@ -1,25 +1,18 @@
 """DPaI, differentiable pruning at initialisation by node–path balance (Xiang et al., ICLR 2025)."""
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+import warnings
+from collections.abc import Iterator
+from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from ntksap._base import InputError
+from ntksap._base import ApproximationWarning, CollapseWarning, InputError
+from ntksap.methods.dpai_paths import curved, objective
 from ntksap.net import Net, WeightView
-from ntksap.pruning import Masks, Probe, Selector, first_round
+from ntksap.pruning import Masks, Probe, Selector, checked_whole, first_round
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
-_IDENTITIES = {
-    "celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "prelu", "relu", "relu6",
-    "rrelu", "selu", "sigmoid", "silu", "softplus", "tanh", "group_norm", "instance_norm", "layer_norm", "rms_norm",
-}  # fmt: skip
-_LAYERS = {
-    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-}  # fmt: skip
 
 
 def dpai(
@@ -42,17 +35,19 @@ def dpai(
 
         (1 − α)·g + α·[(1 − β)·g·1(unit dead) + β·g·1(kernel dead)].
 
-    P is the sum of the outputs with m as the weights, an input of ones, no biases, and activations and norms as the
-    identity, where the input x of each linear layer and convolution is divided by max x, and P multiplied by it.
+    P is the sum of the outputs with m as the weights, an input of ones, no biases, and activations, norms and a softmax
+    of the output as the identity, where the input x of each linear layer and convolution is divided by max x, and P
+    multiplied by it.
     Without residual connections the two cancel: P is the number of paths. With them, a branch counts for what it adds
     to its shortcut after these divisions.
 
     An output of a layer is dead if no path enters it by way of that layer, a kernel if none goes through it.
     """
+    round_steps = checked_whole("round_steps", round_steps, least=1)
     rounds, steps = selector.rounds, selector.rounds * round_steps
     begin = first_round(rounds, after)
-    if round_steps < 1 or prune_lr <= 0 or not 0 <= alpha <= 1 or not 0 <= beta <= 1:
-        raise InputError("round_steps must be at least 1, prune_lr above 0, alpha and beta from 0 to 1")
+    if prune_lr <= 0 or not 0 <= alpha <= 1 or not 0 <= beta <= 1:
+        raise InputError("prune_lr must be above 0, alpha and beta from 0 to 1")
     dtype = torch.float32 if net.device.type == "mps" else torch.float64
     scores = {name: _drawn(probe, name, net, dtype) for name in net.prunable}
     adam = torch.optim.Adam(scores.values(), prune_lr)
@@ -61,6 +56,9 @@ def dpai(
             tensor.data.copy_(after.state[f"score/{name}"])
             if f"step/{name}" in after.state:
                 adam.state[tensor] = {k: after.state[f"{k}/{name}"].to(tensor.device, copy=True) for k in _MOMENTS}
+
+    if begin <= rounds:
+        _warn_of(curved(net, probe, dtype))
 
     def largest(round: int, sign: int = 1) -> Masks:
         return selector.masks({name: sign * tensor.detach().abs() for name, tensor in scores.items()}, round)
@@ -76,34 +74,12 @@ def dpai(
             adam.step()
         masks = largest(index, -1 if invert else 1)
         reached, _ = objective(net, masks.to(net.device), probe, dtype)
+        if reached is None and index == rounds:
+            _report_no_path()
         masks.info |= {"round": index, "rounds": rounds, "objective": reached}
         masks.state = {f"score/{name}": tensor.detach().cpu().clone() for name, tensor in scores.items()}
         masks.state |= {f"{k}/{n}": v.cpu().clone() for n, t in scores.items() for k, v in adam.state[t].items()}
         yield masks
-
-
-def objective(
-    net: Net, masks: Mapping[str, Tensor], probe: Probe, dtype: torch.dtype
-) -> tuple[float | None, dict[str, Tensor]]:
-    """Return log P (None if P = 0) and ∂log P/∂m (∂P/∂m if P = 0)."""
-    weights = {
-        name: torch.zeros_like(w, dtype=dtype) if name.endswith("bias") else torch.ones_like(w, dtype=dtype)
-        for name, w in net.weights.items()
-    }
-    leaves = net.leaves(weights, masks)
-    identity = {
-        name: torch.full_like(b, not name.endswith("running_mean"), dtype=dtype if b.is_floating_point() else b.dtype)
-        for name, b in net.norm_buffers().items()
-    }
-    with _Paths() as paths:
-        number = net(leaves, probe.ones(dtype), norm=identity).sum()
-    value = float(number.detach())
-    if not math.isfinite(value):
-        raise InputError("dpai cannot count the paths of this net: their number overflows")
-    if value <= 0:
-        return None, net.gradient(number, leaves)
-    log = number.log() + sum(paths.logarithms)
-    return float(log.detach()), net.gradient(log, leaves)
 
 
 def direction(slope: Tensor, mask: Tensor, view: WeightView, alpha: float, beta: float) -> Tensor:
@@ -122,22 +98,21 @@ def _drawn(probe: Probe, name: str, net: Net, dtype: torch.dtype) -> Tensor:
     return drawn.to(net.device, dtype).requires_grad_()
 
 
-class _Paths(TorchFunctionMode):
-    """While active, leaves activations and norms out and divides the input of each layer by its largest entry, whose
-    logarithm is kept."""
+def _warn_of(functions: list[str]) -> None:
+    if functions:
+        warnings.warn(
+            "dpai counts the paths of a net without its activations and norms, and this one computes with "
+            f"{', '.join(functions)}, which stay: its objective is only approximate here. An activation or norm of "
+            "your own is left out if it is a module whose class name says so (…Norm, …Activation)",
+            ApproximationWarning,
+            stacklevel=3,
+        )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.logarithms: list[Tensor] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "").rstrip("_")
-        if name in _IDENTITIES:
-            return args[0] if args else kwargs["input"]
-        if name in _LAYERS and args:
-            largest = args[0].max()
-            if largest > 0:
-                self.logarithms.append(largest.log())
-                args = (args[0] / largest, *args[1:])
-        return func(*args, **kwargs)
+def _report_no_path() -> None:
+    warnings.warn(
+        "dpai has found no path from input to output, so the pruned network computes a constant. Lower the sparsity, "
+        "use another method, or take more steps (round_steps=)",
+        CollapseWarning,
+        stacklevel=3,
+    )

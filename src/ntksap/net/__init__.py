@@ -1,8 +1,9 @@
 """`Net`: any ``nn.Module`` as a pure function of its weights; its layers, initialisers, norms and precision."""
 
+from ntksap.net.identities import BOUNDS, IDENTITIES, SOFTMAXES, own_identities
 from ntksap.net.initialisers import Initialiser, kaiming_normal
 from ntksap.net.layers import by_output, is_stack, is_transformers_conv1d, layer_weights, unwrap
-from ntksap.net.logits import has_attention, logit_layers
+from ntksap.net.logits import has_attention, logit_layers, nodes_after_layers
 from ntksap.net.net import (
     Inputs,
     Net,
@@ -21,6 +22,9 @@ from ntksap.net.stacks import apart, join, parts_of, split
 from ntksap.net.weight_views import WeightView, weight_views
 
 __all__ = [
+    "BOUNDS",
+    "IDENTITIES",
+    "SOFTMAXES",
     "Initialiser",
     "Inputs",
     "Net",
@@ -43,6 +47,8 @@ __all__ = [
     "left_out",
     "logit_layers",
     "map_tensors",
+    "nodes_after_layers",
+    "own_identities",
     "parts_of",
     "private_copy",
     "prunable_names",

@@ -50,6 +50,19 @@ def has_attention(module: nn.Module, inputs: Inputs, output: Callable[[Any], Ten
     return any(node.name().startswith(_FUSED) or node not in last for node in _softmaxes(made.grad_fn))
 
 
+def nodes_after_layers(output: Tensor) -> set[Node]:
+    """Return the nodes of the graph of an output that no product of signals or weights follows, up to these.
+
+    A product with a constant is none; one of two signals is, such as that of a gate and what it lets through.
+    """
+
+    def multiplies(node: Node) -> bool:
+        factors = [part for part, _ in node.next_functions if part is not None]
+        return bool(_PRODUCT.search(node.name())) or (node.name().startswith("Mul") and len(factors) > 1)
+
+    return set(_graph(output.grad_fn, multiplies))
+
+
 def _traced(module: nn.Module, inputs: Inputs, output: Callable[[Any], Tensor] | None) -> tuple[Tensor, dict[int, str]]:
     try:
         return _evaluated(unwrap(module), inputs, output or first_tensor, lambda dtype: dtype)
