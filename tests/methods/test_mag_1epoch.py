@@ -69,5 +69,5 @@ def test_a_divergence_is_said_to_be_one():
     case = BY_NAME["no-bias"]
     with pytest.raises(ntksap.ScoreError, match="lower prune_lr"):
         ntksap.prune(case.module(), 0.5, "mag-1epoch", data=case.batches(20), prune_lr=1e30)
-    with pytest.raises(ntksap.InputError, match="prune_lr must be above 0"):
+    with pytest.raises(ntksap.InputError, match="prune_lr is a number, above 0"):
         ntksap.prune(case.module(), 0.5, "mag-1epoch", data=case.batches(), prune_lr=0.0)

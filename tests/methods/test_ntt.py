@@ -154,8 +154,8 @@ def test_bad_data_and_options_are_refused():
     for options, message in [
         ({"data": case.batches(1, size=1)}, "at least two inputs"),
         ({"data": iter(case.batches(3)), "rounds": 2}, "iterated over again"),
-        ({"data": case.batches(), "refresh": 0}, "refresh and projections at least 1"),
-        ({"data": case.batches(), "prune_lr": -1.0}, "prune_lr above 0"),
+        ({"data": case.batches(), "refresh": 0}, "refresh is a whole number of at least 1, not 0"),
+        ({"data": case.batches(), "prune_lr": -1.0}, "prune_lr is a number, above 0, not -1.0"),
     ]:
         with pytest.raises(ntksap.InputError, match=message):
             ntksap.prune(case.module(), 0.5, "ntt", **{"rounds": 1, **options})

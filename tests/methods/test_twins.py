@@ -236,4 +236,4 @@ def test_ntk_sap_options_change_what_is_drawn():
     with pytest.raises(ntksap.InputError, match="needs data"):
         ntk_sap(net, masks, Probe.of(net, **case.source()), real_inputs=True)
     with pytest.raises(ntksap.InputError, match="at least 1"):
-        ntk_sap(net, masks, probe, draws=0)
+        ntksap.prune(case.module(), 0.5, "ntk-sap", draws=0, **case.source())

@@ -280,6 +280,12 @@ def test_settings_are_checked_before_anything_runs():
         ({"schedule": "cubic"}, "unknown schedule"),
         ({"options": {"draws": 2}}, "no option 'draws'"),
         ({"rounds": 0}, "at least 1"),
+        ({"degree_decay": -1.0}, "degree_decay is a number, at least 0, not -1.0"),
+        ({"method": "ntk-sap", "options": {"draws": 0}}, "draws is a whole number of at least 1, not 0"),
+        ({"method": "ntk-sap", "options": {"epsilon": 0.0}}, "epsilon is a number, above 0, not 0.0"),
+        ({"method": "prospr", "options": {"prune_momentum": 1.0}}, "at least 0 and below 1, not 1.0"),
+        ({"method": "grasp", "options": {"temperature": float("inf")}}, "temperature is a number, above 0, not inf"),
+        ({"method": "ntt", "options": {"kernel": "whole"}}, "kernel is one of auto, exact, projected, not 'whole'"),
     ]:
         with pytest.raises(InputError, match=message):
             small_settings(**{"method": "synflow", **change})

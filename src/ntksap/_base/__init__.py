@@ -24,6 +24,7 @@ from ntksap._base.machine import (
     peak_memory_mib,
     usable_device,
 )
+from ntksap._base.ranges import Range
 from ntksap._base.ranks import ALONE, Ranks, explain_lost_ranks, join_job
 from ntksap._base.seals import read_sealed, sealed, unsealed, write_sealed
 from ntksap._base.seeds import generator_of, global_seed, seed_of
@@ -43,6 +44,7 @@ __all__ = [
     "MemoryWarning",
     "NotPrunableWarning",
     "NtksapError",
+    "Range",
     "Ranks",
     "ScoreError",
     "StorageError",

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import TypeVar
 
-from ntksap._base import InputError, unknown
+from ntksap._base import InputError, Range, unknown
 from ntksap._prune.rules import ALLOCATIONS, Rule
 from ntksap.compaction import check_budget
 from ntksap.methods import METHODS, Method
@@ -60,6 +60,7 @@ def check_combination(
     if pattern is not None:
         pattern_named(pattern)
     check_budget(budget, round_to)
+    Range(0).check("degree_decay", degree_decay)
     if pattern == CHANNEL:
         _check_channels(chosen, places, allocation, rescale, floor, degree_decay)
     elif (budget, round_to) != ("weights", 1):

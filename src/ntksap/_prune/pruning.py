@@ -163,6 +163,7 @@ def prune(
     chosen = method_named(method)
     density = density_of(sparsity)
     check_options(chosen, options, inspect.signature(prune).parameters.keys() - {"options"})
+    options = chosen.checked(options)
     if train is not None and not chosen.trains:
         raise InputError(f"{method} does not train the network: omit train")
     how = rescale_named(rescale)

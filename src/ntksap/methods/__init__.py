@@ -13,11 +13,12 @@ from ntksap.methods.missing_derivatives import explain_failures
 from ntksap.methods.ntk_sap import ntk_sap
 from ntksap.methods.ntk_sap_analytic import ntk_sap_analytic
 from ntksap.methods.ntt import ntt
+from ntksap.methods.options import Option
 from ntksap.methods.phew import phew
 from ntksap.methods.prospr import prospr
 from ntksap.methods.px import px
 from ntksap.methods.random import random
-from ntksap.methods.registry import METHODS, Method, Need, Option, method_named, register
+from ntksap.methods.registry import METHODS, Method, Need, method_named, register
 from ntksap.methods.snip import force, snip
 from ntksap.methods.synflow import synflow
 

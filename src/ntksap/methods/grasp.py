@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from ntksap._base import Range
 from ntksap.net import Net
 from ntksap.pruning import Batch, Probe
 
@@ -15,7 +16,7 @@ def grasp(
     masks: Mapping[str, Tensor],
     probe: Probe,
     *,
-    temperature: Annotated[float, "what logits are divided by before the loss"] = 200.0,
+    temperature: Annotated[float, "what logits are divided by before the loss", Range(above=0)] = 200.0,
 ) -> dict[str, Tensor]:
     """Score a weight by what it adds to the gradient's norm: S = θ ⊙ (H g), keep the largest (signed).
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ntksap._base import InputError, ScoreError
+from ntksap._base import Range, ScoreError
 from ntksap.net import Net
 from ntksap.pruning import Probe
 
@@ -16,9 +16,9 @@ def mag_1epoch(
     masks: Mapping[str, Tensor],
     probe: Probe,
     *,
-    prune_lr: Annotated[float, "learning rate while pruning"] = 0.1,
-    prune_momentum: Annotated[float, "momentum while pruning"] = 0.9,
-    prune_weight_decay: Annotated[float, "weight decay while pruning"] = 1e-4,
+    prune_lr: Annotated[float, "learning rate while pruning", Range(above=0)] = 0.1,
+    prune_momentum: Annotated[float, "momentum while pruning", Range(0, below=1)] = 0.9,
+    prune_weight_decay: Annotated[float, "weight decay while pruning", Range(0)] = 1e-4,
 ) -> dict[str, Tensor]:
     """Score a weight by its size after training the net for one epoch: S = |w|, w trained from θ⊙m.
 
@@ -27,8 +27,6 @@ def mag_1epoch(
     is taken from the trained net: training proper starts from θ again. With more rounds, round t trains on epoch t, and
     this is iterative magnitude pruning with rewinding.
     """
-    if prune_lr <= 0 or not 0 <= prune_momentum < 1 or prune_weight_decay < 0:
-        raise InputError("prune_lr must be above 0, 0 ≤ prune_momentum < 1 and prune_weight_decay at least 0")
     names = tuple(dict.fromkeys((*net.trainable, *net.prunable)))
     weights = {**net.weights, **{name: net.weights[name] * masks[name] for name in net.prunable}}
     speed = {name: torch.zeros_like(weights[name]) for name in names}

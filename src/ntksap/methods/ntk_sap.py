@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ntksap._base import InputError
+from ntksap._base import InputError, Range
 from ntksap.net import Inputs, Net
 from ntksap.pruning import Probe
 
@@ -20,10 +20,10 @@ def ntk_sap(
     masks: Tensors,
     probe: Probe,
     *,
-    draws: Annotated[int, "weight draws per round (R)"] = 5,
-    batch: Annotated[int, "inputs per draw"] = 100,
-    epsilon: Annotated[float, "variance of the weight perturbation Δ"] = 1e-4,
-    perturbations: Annotated[int, "perturbations Δ per draw"] = 1,
+    draws: Annotated[int, "weight draws per round (R)", Range(1)] = 5,
+    batch: Annotated[int, "inputs per draw", Range(1)] = 100,
+    epsilon: Annotated[float, "variance of the weight perturbation Δ", Range(above=0)] = 1e-4,
+    perturbations: Annotated[int, "perturbations Δ per draw", Range(1)] = 1,
     fresh_weights: Annotated[
         bool, "draw new weights each time; else the module's own weights (the paper's eq. 7)"
     ] = True,
@@ -40,8 +40,6 @@ def ntk_sap(
     BatchNorm: one pass of the unperturbed net in training mode over all of z gives the statistics, which both passes
     use as constants, see `Net.statistics`.
     """
-    if draws < 1 or batch < 1 or perturbations < 1 or epsilon <= 0:
-        raise InputError("draws, batch and perturbations must be at least 1 and epsilon above 0")
     if real_inputs and not probe.batches:
         raise InputError("real_inputs=True needs data=, an iterable of (inputs, labels) batches; labels may be None")
 

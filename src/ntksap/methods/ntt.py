@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ntksap._base import InputError, ScoreError
+from ntksap._base import Range, ScoreError
 from ntksap.methods.ntt_kernel import Halves, exact_fits, kernel_gap
 from ntksap.net import Net
 from ntksap.pruning import Masks, Probe, Selector, first_round
@@ -22,15 +22,17 @@ def ntt(
     selector: Selector,
     invert: bool,
     after: Masks | None,
-    kernel_weight: Annotated[float, "weight of the kernel's distance in the loss (λ_k)"] = 1e-3,
-    l2: Annotated[float, "weight of the kept weights' squares, divided by the density (λ_2); 1e-4 for an MLP"] = 1e-5,
-    prune_lr: Annotated[float, "learning rate while pruning"] = 5e-4,
-    refresh: Annotated[int, "steps after which the mask is chosen again"] = 100,
-    epoch_steps: Annotated[int, "most steps per round; 0: one for each batch of the data"] = 0,
+    kernel_weight: Annotated[float, "weight of the kernel's distance in the loss (λ_k)", Range(0)] = 1e-3,
+    l2: Annotated[
+        float, "weight of the kept weights' squares, divided by the density (λ_2); 1e-4 for an MLP", Range(0)
+    ] = 1e-5,
+    prune_lr: Annotated[float, "learning rate while pruning", Range(above=0)] = 5e-4,
+    refresh: Annotated[int, "steps after which the mask is chosen again", Range(1)] = 100,
+    epoch_steps: Annotated[int, "most steps per round; 0: one for each batch of the data", Range(0)] = 0,
     kernel: Annotated[
         Literal["auto", "exact", "projected"], "the whole kernel, random projections of it, or the one that fits"
     ] = "auto",
-    projections: Annotated[int, "random projections of the kernel on either side, where it is projected"] = 8,
+    projections: Annotated[int, "random projections of the kernel on either side, where it is projected", Range(1)] = 8,
 ) -> Iterator[Masks]:
     """Choose mask and weights of a sparse student whose outputs and tangent kernel are those of the dense net.
 
@@ -46,10 +48,6 @@ def ntt(
     """
     rounds, density = selector.rounds, selector.density
     begin = first_round(rounds, after)
-    if min(kernel_weight, l2, epoch_steps) < 0 or prune_lr <= 0 or refresh < 1 or projections < 1:
-        raise InputError(
-            "kernel_weight, l2 and epoch_steps must be at least 0, prune_lr above 0, refresh and projections at least 1"
-        )
     names = tuple(dict.fromkeys((*net.trainable, *net.prunable)))
     start = after.weights if after else net.weights
     student = {name: start[name].to(net.weights[name], copy=True).requires_grad_() for name in names}

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import torch
 from torch import Tensor
 
-from ntksap._base import InputError
+from ntksap._base import Range
 from ntksap.net import Net
 from ntksap.pruning import Batch, Probe
 
@@ -19,9 +19,9 @@ def prospr(
     masks: Tensors,
     probe: Probe,
     *,
-    inner_steps: Annotated[int, "steps of SGD to look ahead (M)"] = 3,
-    prune_lr: Annotated[float, "learning rate while pruning"] = 0.1,
-    prune_momentum: Annotated[float, "momentum while pruning"] = 0.0,
+    inner_steps: Annotated[int, "steps of SGD to look ahead (M)", Range(0)] = 3,
+    prune_lr: Annotated[float, "learning rate while pruning", Range(above=0)] = 0.1,
+    prune_momentum: Annotated[float, "momentum while pruning", Range(0, below=1)] = 0.0,
     new_batches: Annotated[bool, "another batch for each step and for the final loss; else the first for all"] = True,
     first_order: Annotated[bool, "ignore how the steps depend on the weights: no Hessian"] = False,
 ) -> dict[str, Tensor]:
@@ -39,8 +39,6 @@ def prospr(
     First order: λ = ∇L_M(w_M) as it is. L is the mean over the samples of a batch; BatchNorm uses the statistics of the
     batch. Batches are the first of the epoch, starting over when there are fewer.
     """
-    if inner_steps < 0 or prune_lr <= 0 or not 0 <= prune_momentum < 1:
-        raise InputError("inner_steps must be at least 0, prune_lr above 0 and 0 ≤ prune_momentum < 1")
     epochs = chain.from_iterable(probe.epoch(index, labelled=True) for index in count())
     batches = list(islice(epochs, inner_steps + 1 if new_batches else 1))
     batches *= (inner_steps + 1) // len(batches)

@@ -1,8 +1,6 @@
 """What a method is, and the table it is looked up in."""
 
-import inspect
 import math
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,22 +9,13 @@ from typing import Any, Literal, TypeAlias, get_args
 from torch import Tensor
 
 from ntksap._base import InputError, unknown
+from ntksap.methods.options import Option, options_of
 from ntksap.pruning import Pruner, Score, prune_rounds
 
 METHODS: dict[str, "Method"] = {}
 
 Need: TypeAlias = Literal["none", "pruning set", "training set", "training"]
 """What a method needs: nothing; a few batches, held in memory; epochs of batches, streamed; whole trainings."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """One keyword of a method's function: its type, default, and the sentence that explains it."""
-
-    name: str
-    type: Any
-    default: Any
-    help: str
 
 
 @dataclass(frozen=True)
@@ -52,6 +41,7 @@ class Method:
         homogeneous: the score is exact on positively homogeneous nets only; a warning says so on others.
         splits: a batch can be cut into micro-batches without changing the scores.
         from_recipe: options that a run takes from its recipe unless they are given: {option: setting of the recipe}.
+        agree: raises where options contradict each other; it is given all of them.
         pruner: instead of a score, a whole `Pruner` with options, for a method that is more than score and select.
     """
 
@@ -74,6 +64,7 @@ class Method:
     homogeneous: bool = False
     splits: bool = False
     from_recipe: Mapping[str, str] = field(default_factory=dict)
+    agree: Callable[..., None] | None = None
     pruner: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -114,39 +105,34 @@ class Method:
 
     @property
     def options(self) -> dict[str, Option]:
-        """The options of the function, from its own signature (``Annotated[type, "help"] = default``)."""
+        """The options of the function, from its own signature."""
         function = self.pruner or self.score
         assert function is not None
-        hints = typing.get_type_hints(function, include_extras=True)
-        found = {}
-        for name, parameter in inspect.signature(function).parameters.items():
-            # the arguments that every pruner is given have no default
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is not inspect.Parameter.empty:
-                hint = hints[name]
-                kind, *notes = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
-                found[name] = Option(name, kind, parameter.default, notes[0] if notes else "")
+        return options_of(function)
+
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return these options; raise unless the method has them all, they are in range and agree."""
+        own = self.options
+        for name in options:
+            if name not in own:
+                has = ", ".join(own) or "none"
+                raise InputError(f"method {self.name!r} has no option {name!r}; its options: {has}")
+        found = {name: own[name].checked(value) for name, value in options.items()}
+        if self.agree is not None:
+            self.agree(**{name: option.default for name, option in own.items()} | found)
         return found
 
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Raise unless the method has all these options."""
-        for name in options:
-            if name not in self.options:
-                has = ", ".join(self.options) or "none"
-                raise InputError(f"method {self.name!r} has no option {name!r}; its options: {has}")
-
     def with_options(self, options: Mapping[str, Any]) -> Score:
-        """Return the score function with its options filled in; an option it does not have is an error."""
-        self.check(options)
+        """Return the score function with its options filled in, see `checked`."""
         if self.score is None:
             raise InputError(f"method {self.name!r} has no score of its own: it prunes in a loop of its own")
-        return partial(self.score, **options)
+        return partial(self.score, **self.checked(options))
 
     def pruner_with(self, options: Mapping[str, Any]) -> Pruner:
-        """Return the whole pruning with the method's options filled in; an option it does not have is an error."""
+        """Return the whole pruning with the method's options filled in, see `checked`."""
         if self.pruner is None:
             return partial(prune_rounds, score=self.with_options(options), regrow=self.regrow)
-        self.check(options)
-        return partial(self.pruner, **options)
+        return partial(self.pruner, **self.checked(options))
 
 
 def register(method: Method) -> Method:

@@ -52,8 +52,6 @@ class Selector:
     def __post_init__(self) -> None:
         if self.scope not in ("global", "layer"):
             raise InputError(f"scope is 'global' or 'layer', not {self.scope!r}")
-        if isinstance(self.degree_decay, bool | str) or not 0 <= self.degree_decay < math.inf:
-            raise InputError(f"degree_decay is a number, at least 0, such as 0.2, not {self.degree_decay!r}")
         object.__setattr__(self, "_layers", apart(self.views))
         given = None if self.allocation is None else shared(self.allocation, self.views)
         if given is None and self.scope == "layer":

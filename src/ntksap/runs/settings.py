@@ -157,7 +157,9 @@ def pruning_for(
     chosen = method_named(method)
     density = density_of(sparsity)
     schedule_named(schedule or chosen.schedule)
-    chosen.check(options or {})
+    inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
+    own = {option.name: option.default for option in chosen.options.values()}
+    own = chosen.checked({**own, **inherited, **(options or {})})
     if rounds is not None and rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
     if sanity == "shuffle" and (places not in (None, "score") or pattern):
@@ -170,7 +172,6 @@ def pruning_for(
     floor_of(floor, 1)  # raises
     if rule and places != "score" and chosen.places == "score":
         rounds = 1  # nothing is scored
-    inherited = {option: getattr(recipe, setting) for option, setting in chosen.from_recipe.items()} if recipe else {}
     return Pruning(
         method=method,
         sparsity=sparsity,
@@ -182,11 +183,7 @@ def pruning_for(
         floor=floor,
         init=init,
         precision=precision,
-        options={
-            **{option.name: option.default for option in chosen.options.values()},
-            **inherited,
-            **(options or {}),
-        },
+        options=own,
         samples_per_class=samples_per_class,
         prune_batch=prune_batch,
         allocation=rule or "",
