@@ -84,6 +84,44 @@ def test_a_cut_net_is_said_to_compute_a_constant():
     assert "computes a constant" in found.sentences()[0]
 
 
+class Around(nn.Module):
+    """A shortcut around everything that is pruned, and something in it that paths may not be followed through."""
+
+    def __init__(self, around):
+        super().__init__()
+        self.branch, self.around = nn.Linear(4, 4), around
+
+    def forward(self, x):
+        return self.around(x) + torch.relu(self.branch(x))
+
+
+def test_a_shortcut_around_all_that_is_left_of_a_net_is_not_called_a_cut():
+    masks = {"branch.weight": torch.zeros(4, 4, dtype=torch.bool)}
+    found = diagnose(Around(nn.Identity()), masks, input_shape=(4,))
+    assert found.bypassed
+    assert not found.disconnected
+    assert 10**found.log10_paths == pytest.approx(4)
+    text = " ".join(found.sentences())
+    assert "constant" not in text
+    assert "Every kept weight" not in text  # there is none
+    assert "No kept weight lies on a path from input to output: shortcuts lead around them" in text
+    assert "10^0.6 paths lead from input to output, through 0 of 4 channels" in text
+
+
+def test_where_paths_cannot_be_counted_a_cut_is_not_claimed():
+    class Uncounted(nn.Module):
+        def forward(self, x):
+            return torch.erf(x)
+
+    masks = {"branch.weight": torch.zeros(4, 4, dtype=torch.bool)}
+    found = diagnose(Around(Uncounted()), masks, input_shape=(4,))
+    assert found.bypassed
+    assert not found.disconnected
+    text = " ".join(found.sentences())
+    assert "Shortcuts may lead around them" in text
+    assert "not counted: paths cannot be followed through erf" in text
+
+
 def test_dead_channels_and_words_for_a_sound_mask():
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     masks = {"0.weight": torch.ones(4, 3, dtype=torch.bool), "2.weight": torch.ones(2, 4, dtype=torch.bool)}

@@ -178,6 +178,58 @@ def test_attention_counts_a_query_a_key_and_a_value_where_they_may_meet():
     assert 10 ** log10_paths(module, ones, input_shape=(3, 2)) == pytest.approx(6 * (2 * 2 * 2) * 2 * 2)
 
 
+MASKS = {
+    "causal": {"attn_mask": torch.ones(3, 3, dtype=torch.bool).triu(1)},
+    "causal, hinted": {"attn_mask": nn.Transformer.generate_square_subsequent_mask(3), "is_causal": True},
+    "for each head": {"attn_mask": torch.eye(3, dtype=torch.bool).expand(2, 3, 3)},
+    "padding": {"key_padding_mask": torch.tensor([[False, True, False]])},
+    "both": {
+        "attn_mask": torch.ones(3, 3, dtype=torch.bool).triu(1),
+        "key_padding_mask": torch.tensor([[True, False, False]]),
+    },
+}
+ALLOWED = {
+    "causal": torch.ones(3, 3).tril(),
+    "causal, hinted": torch.ones(3, 3).tril(),
+    "for each head": 1 - torch.eye(3),
+    "padding": torch.tensor([[1.0, 0, 1]]).expand(3, 3),
+    "both": torch.ones(3, 3).tril() * torch.tensor([0.0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_masks_of_multi_head_attention_are_obeyed(name, need_weights):
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, bias=False, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=need_weights, **MASKS[name])[0]
+
+    module = Masked()
+    masks = drawn(module, 0.8, 0)
+    q, k, v = (torch.ones(1, 3, 4) @ w.float().T for w in masks["attention.in_proj_weight"].chunk(3))
+    heads = [((q[..., part] @ k[..., part].mT) * ALLOWED[name]) @ v[..., part] for part in (slice(0, 2), slice(2, 4))]
+    expected = (torch.cat(heads, -1) @ masks["attention.out_proj.weight"].float().T).sum()
+    assert 10 ** log10_paths(module, masks, input_shape=(3, 4)) == pytest.approx(float(expected))
+
+
+def test_keys_that_come_from_no_input_are_refused():
+    class WithBias(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x)[0]
+
+    module = WithBias()
+    with pytest.raises(InputError, match="with add_bias_kv"):
+        log10_paths(module, drawn(module, 0.8, 0), input_shape=(3, 4))
+
+
 def test_norms_and_activations_of_ones_own_are_identities_too():
     class OwnRMSNorm(nn.Module):
         def forward(self, x):

@@ -1,5 +1,6 @@
 """What a mask will do to a model, before training: in numbers and in words."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,9 +71,14 @@ class Diagnosis:
         return [layer.name for layer in self.layers if layer.kept == 0]
 
     @property
-    def disconnected(self) -> bool:
-        """Whether no path at all leads from input to output."""
+    def bypassed(self) -> bool:
+        """Whether no kept weight lies on a path; shortcuts without prunable weights may still lead to the output."""
         return all(layer.used == 0 for layer in self.layers)
+
+    @property
+    def disconnected(self) -> bool:
+        """Whether no path at all leads from input to output; False where that is not known, see ``log10_paths``."""
+        return self.bypassed and self.log10_paths == -math.inf
 
     @property
     def units(self) -> tuple[int, int]:
@@ -89,6 +95,10 @@ class Diagnosis:
         said = []
         if self.disconnected:
             said.append("No path leads from the input to the output: the pruned network computes a constant.")
+        elif self.bypassed and isinstance(self.log10_paths, str):
+            said.append("No kept weight lies on a path from input to output. Shortcuts may lead around them.")
+        elif self.bypassed:
+            said.append("No kept weight lies on a path from input to output: shortcuts lead around them.")
         elif self.collapsed:
             said.append(
                 f"Nothing is left of {', '.join(self.collapsed)}. The network still has a path around "
@@ -96,9 +106,9 @@ class Diagnosis:
             )
         idle = sum(layer.kept - layer.used for layer in self.layers)
         kept = sum(layer.kept for layer in self.layers)
-        if idle == 0:
+        if idle == 0 and kept:
             said.append("Every kept weight lies on a path from input to output.")
-        else:
+        elif idle:
             true, apparent = _told_apart(self.effective_sparsity, self.sparsity)
             said.append(
                 f"{idle:,} of {kept:,} kept weights ({idle / kept:.1%}) lie on no path from input to output: the "
@@ -113,10 +123,14 @@ class Diagnosis:
             )
         if isinstance(self.log10_paths, str):
             said.append(f"Paths from input to output are not counted: {self.log10_paths}.")
-        elif not self.disconnected:
+        elif self.log10_paths > -math.inf:
             said.append(
                 f"10^{self.log10_paths:.1f} paths lead from input to output, through {self.units[0]:,} of "
                 f"{self.units[1]:,} channels and {self.kernels[0]:,} of {self.kernels[1]:,} kernels."
+            )
+        elif not self.disconnected:
+            said.append(
+                "No path from input to output is counted: what kept weights change does not depend on the input."
             )
         said.append(
             f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "

@@ -1,5 +1,6 @@
 """Numbers of paths as tensors, and what torch's functions make of them."""
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -230,15 +231,19 @@ def _attention(
     return _product(torch.matmul)(_mul(logits, meet), value)
 
 
-def _multi_head(query: Counts, key: Counts, value: Counts, *args: Any, **kwargs: Any) -> tuple[Counts, None]:
+def _multi_head(*args: Any, **kwargs: Any) -> tuple[Counts, None]:
     """(L, N, E) → (L, N, E), as ``nn.MultiheadAttention`` calls it."""
-    _, heads, packed, _, _, _, _, _, out, *_ = args
-    if kwargs.get("use_separate_proj_weight"):
-        weights = [kwargs[f"{name}_proj_weight"] for name in "qkv"]
+    given = _MULTI_HEAD.bind(*args, **kwargs)
+    given.apply_defaults()
+    of = given.arguments
+    if of["bias_k"] is not None:
+        raise InputError("paths cannot be followed through nn.MultiheadAttention with add_bias_kv")
+    heads, batched = of["num_heads"], of["query"].dim() == 3
+    if of["use_separate_proj_weight"]:
+        weights = [of[f"{name}_proj_weight"] for name in "qkv"]
     else:
-        weights = list(packed.chunk(3))
-        weights = [counts(one, packed.exponent, path=False) for one in weights]
-    batched = query.dim() == 3
+        packed = of["in_proj_weight"]
+        weights = [counts(one, packed.exponent, path=False) for one in packed.chunk(3)]
 
     def split(x: Counts, weight: Counts) -> Counts:  # (L, N, E) → (N, heads, L, E ÷ heads)
         made = _layer(functional.linear)(x, weight)
@@ -246,11 +251,24 @@ def _multi_head(query: Counts, key: Counts, value: Counts, *args: Any, **kwargs:
             lambda t: (t if batched else t.unsqueeze(1)).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3), (made,), {}
         )
 
-    query, key, value = (split(x, w) for x, w in zip((query, key, value), weights, strict=True))
-    attended = _attention(query, key, value)
+    query, key, value = (split(of[name], w) for name, w in zip(("query", "key", "value"), weights, strict=True))
+    blocked = torch.zeros((), dtype=torch.bool, device=query.device)
+    if (mask := of["attn_mask"]) is not None:  # (L, S) or (N · heads, L, S)
+        blocked = blocked | _blocked(mask if mask.dim() == 2 else mask.unflatten(0, (-1, heads)))
+    if (mask := of["key_padding_mask"]) is not None:  # (N, S) or (S)
+        blocked = blocked | _blocked(mask).view(-1, 1, 1, mask.shape[-1])
+    attended = _attention(query, key, value, ~blocked, is_causal=of["is_causal"] and of["attn_mask"] is None)
     joined = _moved(lambda t: t.permute(2, 0, 1, 3).flatten(2), (attended,), {})
-    result = _layer(functional.linear)(joined, out)
+    result = _layer(functional.linear)(joined, of["out_proj_weight"])
     return (result if batched else _moved(torch.squeeze, (result, 1), {})), None
+
+
+_MULTI_HEAD = inspect.signature(functional.multi_head_attention_forward)
+
+
+def _blocked(mask: Tensor) -> Tensor:
+    """Return where a mask of ``nn.MultiheadAttention`` lets nothing through: True, or a very negative summand."""
+    return mask if mask.dtype == torch.bool else mask <= _BLOCKED
 
 
 _ALIASES = {

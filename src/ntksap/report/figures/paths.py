@@ -1,5 +1,6 @@
 """The node–path figure: how many paths masks leave, against how many channels lie on one."""
 
+import math
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -19,7 +20,7 @@ def node_path_figure(found: Sequence[tuple[str, Diagnosis]], title: str) -> Figu
     lines: dict[str, list[Diagnosis]] = {}
     cut = []
     for label, one in found:
-        if isinstance(one.log10_paths, str) or one.disconnected:
+        if isinstance(one.log10_paths, str) or one.log10_paths == -math.inf:
             cut.append(f"{label} at {one.sparsity:.2%}")
         else:
             lines.setdefault(label, []).append(one)
