@@ -83,5 +83,6 @@ def test_many_probes_find_the_diagonal():
 
 def test_wrong_options_are_named():
     case = BY_NAME["no-bias"]
-    with pytest.raises(ntksap.InputError, match="probes must be at least 1"):
-        ntksap.prune(case.module(), 0.5, "hutchinson", data=case.batches(), probes=0)
+    for probes in (0, 2.5):
+        with pytest.raises(ntksap.InputError, match=f"probes is a whole number of at least 1, not {probes}"):
+            ntksap.prune(case.module(), 0.5, "hutchinson", data=case.batches(), probes=probes)

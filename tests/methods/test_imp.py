@@ -97,9 +97,21 @@ def test_what_cannot_be_done_is_said():
         ntksap.prune(case.module(), 0.5, "imp", train=partial(train, data=case.batches()), rewind_epoch=3)
     with pytest.raises(ntksap.InputError, match="trained for 0 epochs"):
         ntksap.prune(case.module(), 0.5, "imp", train=never)
+    with pytest.raises(ntksap.InputError, match="train= returned None, but it must yield after each epoch"):
+        ntksap.prune(case.module(), 0.5, "imp", train=lambda module, masks: None)
     with pytest.raises(ntksap.InputError, match="without the optimizer"):
         ntksap.prune(case.module(), 0.5, "imp", train=careless, rounds=2)
     with pytest.raises(ntksap.InputError, match="snip does not train the network"):
         ntksap.prune(case.module(), 0.5, "snip", data=case.batches(), train=careless)
     with pytest.raises(ntksap.InputError, match="at least 0"):
         ntksap.prune(case.module(), 0.5, "imp", train=careless, rewind_epoch=-1)
+
+
+def test_another_epoch_to_rewind_to_is_refused_when_resuming():
+    case = BY_NAME["no-bias"]
+    settings = {"train": partial(train, data=case.batches()), "rounds": 2}
+    seen: list[ntksap.Masks] = []
+    ntksap.prune(case.module(), 0.5, "imp", rewind_epoch=1, on_round=seen.append, **settings)
+    with pytest.raises(ntksap.InputError, match="cannot resume: rewind_epoch was 1 before, it is 0 now"):
+        ntksap.prune(case.module(), 0.5, "imp", after=seen[0], **settings)
+    assert ntksap.prune(case.module(), 0.5, "imp", rewind_epoch=1, after=seen[0], **settings) == seen[1]

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ntksap._base import InputError
+from ntksap._base import Range
 from ntksap.net import Net
 from ntksap.pruning import Batch, Probe
 
@@ -17,8 +17,8 @@ def hutchinson(
     masks: Mapping[str, Tensor],
     probe: Probe,
     *,
-    probes: Annotated[int, "random sign vectors, each on a batch of its own"] = 10,
-    temperature: Annotated[float, "what logits are divided by before the loss"] = 200.0,
+    probes: Annotated[int, "random sign vectors, each on a batch of its own", Range(1)] = 10,
+    temperature: Annotated[float, "what logits are divided by before the loss", Range(above=0)] = 200.0,
 ) -> dict[str, Tensor]:
     """Score a weight by the loss to second order: S = |θ⊙g + ½ θ²⊙h|, h ≈ diag H, at w = θ⊙m.
 
@@ -27,8 +27,6 @@ def hutchinson(
     (starting over when there are fewer): h = mean_k z_k ⊙ (H_k z_k), g = mean_k ∂L_k/∂w, L summed over samples.
     E[z ⊙ Hz] = diag H, and the graph of the gradient that H z needs gives g as well.
     """
-    if probes < 1 or temperature <= 0:
-        raise InputError("probes must be at least 1 and temperature above 0")
     statistics = _statistics(net, masks, probe)
     epochs = chain.from_iterable(probe.epoch(index, labelled=True) for index in count())
     batches = list(enumerate(islice(epochs, probes)))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
 
-from ntksap._base import InputError
+from ntksap._base import InputError, Range
 from ntksap.net import Net
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
@@ -16,8 +16,10 @@ def imp(
     selector: Selector,
     invert: bool,
     after: Masks | None,
-    rewind_epoch: Annotated[int, "rewind to the weights after this epoch of dense training; 0: the initial ones"] = 0,
-    level_epochs: Annotated[int, "epochs of training per level; 0: as many as the training has"] = 0,
+    rewind_epoch: Annotated[
+        int, "rewind to the weights after this epoch of dense training; 0: the initial ones", Range(0)
+    ] = 0,
+    level_epochs: Annotated[int, "epochs of training per level; 0: as many as the training has", Range(0)] = 0,
 ) -> Iterator[Masks]:
     """Train, remove the smallest weights, rewind the others, and repeat: the expensive upper bound.
 
@@ -26,8 +28,8 @@ def imp(
     default a level removes a fifth of what is left.
     """
     rounds = selector.rounds
-    if rewind_epoch < 0 or level_epochs < 0:
-        raise InputError("rewind_epoch and level_epochs must be at least 0")
+    if after and (before := after.info.get("rewind_epoch")) != rewind_epoch:
+        raise InputError(f"cannot resume: rewind_epoch was {before} before, it is {rewind_epoch} now")
     masks = after or Masks.ones({name: net.weights[name] for name in net.prunable})
     start = after.weights if after else net.weights
     sign = -1 if invert else 1

@@ -31,7 +31,7 @@ def trainer_of(model: nn.Module, train: Train, seed: int) -> Trainer:
             for name, weight in weights.items():
                 parameters[name].copy_(weight)
         masks.attach(twin, rescale=False)
-        records = iter(train(twin, masks))
+        records = _records(train(twin, masks))
         epoch, done = 0, object()
         while True:
             with global_seed(seed, "train", epoch):
@@ -44,3 +44,11 @@ def trainer_of(model: nn.Module, train: Train, seed: int) -> Trainer:
             yield {name: parameter.detach().clone() for name, parameter in twin.named_parameters()}
 
     return epochs
+
+
+def _records(returned: object) -> Iterator[object]:
+    if not isinstance(returned, Iterable):
+        raise InputError(
+            f"train= returned {returned!r}, but it must yield after each epoch: write `yield` at the end of its loop"
+        )
+    return iter(returned)
