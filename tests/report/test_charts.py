@@ -51,6 +51,14 @@ def test_markers_and_looks_differ():
     assert len({(one.colour, one.marker) for one in own.values()}) == 8
 
 
+def test_variants_of_a_method_share_its_colour_and_differ_in_their_lines():
+    look = looks(["snip", "snip, erk", "snip, rigl", "snip, degree decay 0.2", "snip, 2:4", "grasp, erk"])
+    own = [one for method, one in look.items() if method.startswith("snip")]
+    assert len({one.colour for one in own}) == 1
+    assert len({one.dash for one in own[:4]}) == len({(one.dash, one.marker) for one in own[:5]}) - 1 == 4
+    assert look["grasp, erk"].dash == look["snip, erk"].dash
+
+
 def test_no_two_methods_of_the_table_look_alike():
     made = looks(list(METHODS))
     assert len({one.colour for one in made.values()}) == len(METHODS)
@@ -136,12 +144,12 @@ def test_accuracy_is_drawn_against_time_where_it_was_measured():
     ]
     one = experiment(*runs)
     assert [cell.method for cell in one.table] == [
-        "dense", "thin", "snip channel at random", "snip channel by score", "snip unstructured"
+        "dense", "thin", "snip", "snip, channel", "snip, channel, at random"
     ]  # fmt: skip
     chart = chart_of(accuracy_panels(one), "time of training")
     drawn = {trace["name"]: trace["x"] for trace in chart.data if trace["name"] != "Pareto front"}
-    assert drawn == {"dense": [1000.0], "thin": [250.0], "snip channel at random": [500.0],
-                     "snip channel by score": [500.0]}  # fmt: skip
+    assert drawn == {"dense": [1000.0], "thin": [250.0], "snip, channel": [500.0],
+                     "snip, channel, at random": [500.0]}  # fmt: skip
     assert trace_of(chart, "Pareto front")["x"] == [250.0, 500.0, 1000.0]
     assert "time of training" not in [panel.choice for panel in accuracy_panels(experiment(runs[-1]))]
     assert len({look.dash for look in looks([cell.method for cell in one.table[2:]]).values()}) == 3
@@ -154,10 +162,10 @@ def test_what_a_method_itself_decides_for_each_pattern_is_not_in_its_label():
         finished("ntk-sap-analytic", 0.75, 0, 0.8, allocation="ntk-sap", pattern="2:4"),
         finished("ntk-sap-analytic", 0.75, 0, 0.8, pattern="channel"),
     ]
-    labels = {f"ntk-sap-analytic {word}" for word in ("unstructured", "2:4", "channel")}
+    labels = {f"ntk-sap-analytic{word}" for word in ("", ", 2:4", ", channel")}
     assert {cell.method for cell in experiment(*runs).table} == labels
     ranked = finished("ntk-sap-analytic", 0.75, 0, 0.8)
-    assert len({cell.method for cell in experiment(*runs, ranked).table}) == 4
+    assert {cell.method for cell in experiment(*runs, ranked).table} == {*labels, "ntk-sap-analytic, global scope"}
 
 
 def test_the_pareto_front_is_what_nothing_dominates():

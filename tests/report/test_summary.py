@@ -131,13 +131,13 @@ def test_other_recipes_models_and_data_are_other_experiments():
 
 
 def test_other_settings_of_a_method_are_no_seeds_of_it():
-    runs = [finished("snip", 0.9, 0, 0.8, rounds=1), finished("snip", 0.9, 0, 0.6, rounds=100, sanity="shuffle")]
-    runs += [finished("snip", 0.9, 0, 0.7, rounds=100, options={"batch": 4})]
+    runs = [finished("snip", 0.9, 0, 0.8, rounds=1), finished("snip", 0.9, 0, 0.7, rounds=100, options={"batch": 4})]
+    runs += [finished("snip", 0.9, 0, 0.6, rounds=100, sanity="shuffle")]
     (one,) = experiments(runs)
     assert [(cell.method, cell.mean) for cell in one.table] == [
-        ("snip (shuffle)", 60.0),
-        ("snip batch=4 rounds=100", 70.0),
-        ("snip rounds=1", 80.0),
+        ("snip", 80.0),
+        ("snip, batch 4, rounds 100", 70.0),
+        ("snip, rounds 100 (shuffle)", 60.0),
     ]
 
 

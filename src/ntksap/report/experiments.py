@@ -5,17 +5,14 @@ What a recipe says about regrowth concerns the masks: here it distinguishes meth
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ntksap.methods import METHODS
+from ntksap.report.labels import IDENTITY, method_labels, split_recipe
 from ntksap.report.reading import Run
 from ntksap.report.table import Cell, cells
-from ntksap.runs import DENSE, THIN, Settings, label_of
-from ntksap.training import Recipe
-
-_IDENTITY = ("model", "data", "recipe")
-_GRID = (*_IDENTITY, "method", "sanity", "sparsity", "seed")
+from ntksap.runs import DENSE, THIN, label_of
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def experiments(runs: Iterable[Run]) -> list[Experiment]:
         identity = _text(run.settings)
         if identity not in known:
             known.add(identity)
-            shared = {**{key: run.settings[key] for key in _IDENTITY}, "recipe": _split(run.settings)[0]}
+            shared = {**{key: run.settings[key] for key in IDENTITY}, "recipe": split_recipe(run.settings)[0]}
             groups.setdefault(_text(shared), []).append(run)
     made = [_experiment(group, list(groups.values())) for group in groups.values()]
     return sorted(made, key=lambda experiment: experiment.title)
@@ -88,10 +85,10 @@ def _experiment(runs: list[Run], groups: list[list[Run]]) -> Experiment:
     alike = [g[0].settings for g in groups if all(g[0].settings[key] == first[key] for key in ("model", "data"))]
     epochs = first["recipe"].get("epochs", "?")
     title = f"{first['model']} on {first['data']}, {epochs} {'epoch' if epochs == 1 else 'epochs'}"
-    others = _differences([_split(settings)[0] for settings in alike], _split(first)[0])
+    others = _differences([split_recipe(settings)[0] for settings in alike], split_recipe(first)[0])
     title += "".join(f", {text}" for text in others if not text.startswith("epochs="))
-    every = [run.settings for run in runs]
-    named = sorted(((_method(run.settings, every), run) for run in runs), key=lambda pair: _order(*pair))
+    labels = method_labels([run.settings for run in runs])
+    named = sorted(zip(labels, runs, strict=True), key=lambda pair: _order(*pair))
     table = cells({**run.settings, **run.result, **_place(method, run)} for method, run in named if run.result)
     return Experiment(title, [(label_of(method, run.settings["sanity"]), run) for method, run in named], table)
 
@@ -102,42 +99,8 @@ def _place(method: str, run: Run) -> dict[str, Any]:
 
 def labelled_cells(results: Sequence[Mapping[str, Any]]) -> list[Cell]:
     """Return a cell for each method, sparsity and variant (anything else in which the settings of results differ)."""
-    return cells({**result, "method": _method(result, results)} for result in results)
-
-
-def _method(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
-    """Return the method's name, with the settings in which its runs differ: such runs are not averaged."""
-    if own["method"] == DENSE:
-        return DENSE
-    same = [_rest(other) for other in every if all(other[key] == own[key] for key in ("method", "sanity"))]
-    mine = _rest(own)
-    alike = [other for other in same if other["pattern"] == mine["pattern"]]  # each has budgets of its own
-    differing = [
-        text
-        for keys, others in ((mine.keys() - _OF_PATTERN, same), (mine.keys() & _OF_PATTERN, alike))
-        for text in _differences(others, {key: mine[key] for key in keys})
-    ]
-    return " ".join([own["method"], *(_WORDS.get(text, text.removeprefix("pattern=")) for text in differing)])
-
-
-_OF_PATTERN = {"allocation", "budget", "round_to", "places", "scope"}
-_WORDS = {"pattern=": "unstructured", "places=score": "by score", "places=random": "at random"}
-
-
-def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    usual = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
-    settings = {field.name: settings[field.name] for field in fields(Settings) if field.name in settings}
-    rest = {key: value for key, value in {**usual, **settings}.items() if key not in (*_GRID, "options")}
-    options = settings.get("options")
-    return {**rest, **_split(settings)[1], **(options if isinstance(options, dict) else {})}
-
-
-def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the recipe's settings for training, and those for regrowth that are not defaults (old runs have none)."""
-    usual = {field.name: field.default for field in fields(Recipe) if field.name.startswith("regrow")}
-    regrowth = {key: value for key, value in settings["recipe"].items() if key in usual and value != usual[key]}
-    of_training = {key: value for key, value in settings["recipe"].items() if key not in usual}
-    return of_training, {"regrow": "none", **(regrowth if "regrow" in regrowth else {})}
+    labels = method_labels(results)
+    return cells({**result, "method": label} for result, label in zip(results, labels, strict=True))
 
 
 def _differences(all_settings: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ page's script knows what they are.
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from ntksap.runs import DENSE
 Trace = dict[str, Any]
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 _LONGEST = 34
+"""Names are broken into lines of at most this many characters."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,22 @@ def plain(text: str, most: int = 200) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", cut).replace("&", "&amp;").replace("<", "&lt;")
 
 
+def broken(name: str) -> str:
+    """Return a name in lines that fit beside a plot, whole, so that no two names look alike.
+
+    >>> broken("ntk-sap-analytic, erk, degree decay 0.2")
+    'ntk-sap-analytic, erk, degree decay<br>0.2'
+    """
+    return "<br>".join(plain(part) for part in textwrap.wrap(name, _LONGEST, break_on_hyphens=False)) or plain(name)
+
+
 def line(method: str, look: Look | None, x: Sequence[float], y: Sequence[float], **more: Any) -> Trace:
     """Return a line of a method; None looks like the dense network. All lines of a method share one legend entry."""
     colour = "ink" if look is None else look.colour
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": plain(method, _LONGEST),
+        "name": broken(method),
         "legendgroup": plain(method),
         "x": list(x),
         "y": list(y),

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ntksap.report.charts.chart import Chart, Panel, Trace, axis, file_name, plain
+from ntksap.report.charts.chart import Chart, Panel, Trace, axis, broken, file_name, plain
 from ntksap.report.experiments import Experiment, sparsity_text
 
 Rows = Mapping[str, Mapping[str, float]]  # densities by layer, for each method
@@ -61,16 +61,17 @@ def _heat_map(one: Experiment, sparsity: float, rows: Rows, lowest: float) -> Ch
         },
     }  # fmt: skip
     names = [plain(layer.removesuffix(".weight"), 28) for layer in layers]
+    methods = [broken(method) for method in rows]
     common = {"showgrid": False, "showline": False, "ticks": "", "fixedrange": True}
     layout = {
         "xaxis": axis("", tickvals=list(range(len(layers))), ticktext=names, side="top", tickangle=-45, **common),
-        "yaxis": axis(
-            "", tickvals=list(range(len(rows))), ticktext=[plain(m, 34) for m in rows], autorange="reversed", **common
-        ),
+        "yaxis": axis("", tickvals=list(range(len(rows))), ticktext=methods, autorange="reversed", **common),
     }
     choice = sparsity_text(sparsity)
     caption = f"Density of each layer in percent at {choice} sparsity, input to output; mean over seeds."
-    height = 28 * len(rows) + round(5 * max(len(name) for name in names)) + 10  # and the names above, slanted
+    height = (
+        28 * (len(rows) + "".join(methods).count("<br>")) + round(5 * max(len(name) for name in names)) + 10
+    )  # and the names above, slanted
     narrowest = 150 + (34 if numbers else 18) * len(layers)
     data = [heat, *_collapsed(rows, layers), *([_numbers(table, lowest)] if numbers else [])]
     title = f"Layer densities at {choice} sparsity, {one.title}"

@@ -1,10 +1,11 @@
 """What the figures share: how a method looks, the axis of sparsities, and how a figure is saved."""
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -34,13 +35,23 @@ _MARKERS = (
     ("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("triangle-down", "v"), ("star", "*"),
     ("hexagon", "h"), ("cross", "P"), ("x", "X"), ("triangle-left", "<"), ("triangle-right", ">"), ("pentagon", "p"),
 )  # fmt: skip
-_DASHES = {"shuffle": ("dash", "--"), "reinit": ("dashdot", "-."), "invert": ("dot", ":")}
-_PATTERNS = {
+Dash: TypeAlias = tuple[str, Any]
+_SOLID: Dash = ("solid", "-")
+_DASHES: dict[str, Dash] = {"shuffle": ("dash", "--"), "reinit": ("dashdot", "-."), "invert": ("dot", ":")}
+_PATTERNS: dict[str, Dash] = {
     "channel": ("longdash", "--"),
     "block": ("dot", ":"),
     "2:4": ("dashdot", "-."),
     "at": ("longdashdot", "-."),
 }
+# For other variants, in turn.
+_VARIANTS: tuple[Dash, ...] = (
+    ("dash", "--"),
+    ("dot", ":"),
+    ("dashdot", "-."),
+    ("longdash", (0, (8, 3))),
+    ("longdashdot", (0, (8, 3, 1, 3))),
+)
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -58,13 +69,13 @@ class Look:
 
     colour: str
     marker: tuple[str, str]
-    dash: tuple[str, str]
+    dash: Dash
     width: float
 
 
 def colour_of(method: str, index: int = 0) -> str:
     """Return the colour of a method; its variants share it. A method that is in no table takes colour ``index``."""
-    name = method.split(" ")[0]
+    name = _name(method)
     others = [known for known in METHODS if known not in COLOURS]
     place = others.index(name) if name in others else len(others) + index
     return COLOURS.get(name, _OTHERS[place % len(_OTHERS)])
@@ -74,24 +85,31 @@ def looks(methods: Sequence[str]) -> dict[str, Look]:
     """Return the look of each method; a method of the table looks the same in every figure."""
     known = list(METHODS)
     places = [known.index(method) if method in known else len(known) + index for index, method in enumerate(methods)]
+    plain = [method for method in methods if ", " in method and _dash(method) == _SOLID]
+    turns = {method: sum(_name(one) == _name(method) for one in plain[:index]) for index, method in enumerate(plain)}
     return {
         method: Look(
             colour_of(method, index),
             _MARKERS[place % len(_MARKERS)],
-            _dash(method),
+            _VARIANTS[turns[method] % len(_VARIANTS)] if method in turns else _dash(method),
             2.4 if method == "ntk-sap" else 1.4,
         )
         for index, (method, place) in enumerate(zip(methods, places, strict=True))
     }
 
 
-def _dash(method: str) -> tuple[str, str]:
+def _name(method: str) -> str:
+    """Return the name of a method without what distinguishes its variants."""
+    return re.split("[ ,]", method)[0]
+
+
+def _dash(method: str) -> Dash:
     """Return the dash of a sanity check, or of the patterns that a method is compared in; single weights are solid."""
     check = method.rpartition(" (")[2].rstrip(")")
     found = [
         dash for word in method.split(" ")[1:] for beginning, dash in _PATTERNS.items() if word.startswith(beginning)
     ]
-    return _DASHES.get(check) or (found[-1] if found else ("solid", "-"))
+    return _DASHES.get(check) or (found[-1] if found else _SOLID)
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[str]:

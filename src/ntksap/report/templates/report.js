@@ -33,11 +33,13 @@ function chartOf(text, width, colours) {
   layout.hoverlabel = { font, bgcolor: colours.page, bordercolor: colours.soft, namelength: -1 };
   layout.legend = { groupclick: "togglegroup", bgcolor: colours.page, tracegroupgap: 0 };
   if (layout.width < 640 || isMap) {
-    const entry = 6.5 * Math.max(...names.map((name) => name.length), 0);
+    const lines = names.map((name) => name.split("<br>"));
+    const entry = 6.5 * Math.max(...lines.flat().map((text) => text.length), 0);
+    const high = 4 + 16 * Math.max(...lines.map((parts) => parts.length), 1);
     const rows = Math.ceil(names.length / Math.max(1, Math.floor((layout.width - 80) / (entry + 46))));
     Object.assign(layout.legend, { orientation: "h", entrywidth: entry, yref: "container", y: 0, yanchor: "bottom", x: 0 });
-    layout.height += 20 * rows;
-    layout.margin.b += 20 * rows;
+    layout.height += high * rows;
+    layout.margin.b += high * rows;
   }
   return { data: chart.data, layout };
 }
