@@ -35,6 +35,10 @@ BOUNDS = {"dense": "the dense network", "imp": "imp"}
 """Ways far above the others, which the title names: without masks, and with masks found by training many times."""
 
 
+LOWEST = 56.0
+"""Ways with a lower accuracy, in per cent, are not drawn: random masks, and those of prospr."""
+
+
 def figure(sweep: str) -> Figure:
     """Return a panel for each cost."""
     cases, costs = PANELS[sweep]
@@ -45,6 +49,7 @@ def figure(sweep: str) -> Figure:
             if not way.endswith((ERK, DECAY)):
                 ways.setdefault(way, []).append(runs)
     bounds = {way: ways.pop(way) for way in BOUNDS if way in ways}
+    ways = {way: several for way, several in ways.items() if _accuracy(several[0])[0] > LOWEST}
     ways = dict(sorted(ways.items(), key=lambda item: -_accuracy(item[1][0])[0]))
     with rc_context(STYLE):
         drawn = Figure(figsize=(4.2 * len(costs) + 3, 4.8), layout="constrained")
@@ -57,7 +62,7 @@ def figure(sweep: str) -> Figure:
         drawn.axes[0].set_ylabel("test accuracy (%)")
         title = ", ".join(f"{BOUNDS[way]}: {_accuracy(several[0])[0]:.1f} %" for way, several in bounds.items())
         if sweep == "methods":
-            drawn.axes[0].set_ylim(56, 70)  # random and prospr are far below
+            drawn.axes[0].set_ylim(LOWEST, 70)
             drawn.axes[0].set_title(title, loc="right")
             _name_points(drawn.axes[0], ways, COSTS[costs[0]])
         else:
@@ -67,21 +72,20 @@ def figure(sweep: str) -> Figure:
 
 
 def _name_points(axes: Axes, ways: dict[str, list[list[dict[str, Any]]]], cost: Cost) -> None:
-    """Write the name of each point in sight, with a line to it: beside the panel, or in it for points of its middle."""
+    """Write the name of each point, with a line to it: beside the panel, or in it for points of its middle."""
     low, high = axes.get_ylim()
     points = {way: (fmean(cost(run) or 0 for run in runs), _accuracy(runs)[0]) for way, (runs, *_) in ways.items()}
-    seen = {way: point for way, point in points.items() if low < point[1] < high}
-    left, right = min(x for x, _ in seen.values()) * 0.9, max(x for x, _ in seen.values()) * 1.05
+    left, right = min(x for x, _ in points.values()) * 0.9, max(x for x, _ in points.values()) * 1.05
     axes.set_xlim(left, right)
     look = looks(list(ways))
-    inside = [way for way, (x, _) in seen.items() if 0.42 < math.log(x / left, right / left) < 0.65]
-    outside = [way for way in seen if way not in inside]
+    inside = [way for way, (x, _) in points.items() if 0.42 < math.log(x / left, right / left) < 0.65]
+    outside = [way for way in points if way not in inside]
     for names, column, ha in ((inside, 0.42, "right"), (outside, 1.04, "left")):
-        heights = _apart([(seen[way][1] - low) / (high - low) for way in names], 0.045)
+        heights = _apart([(points[way][1] - low) / (high - low) for way in names], 0.045)
         for way, height in zip(names, heights, strict=True):
             axes.annotate(
                 way,
-                seen[way],
+                points[way],
                 (column, height),
                 textcoords="axes fraction",
                 ha=ha,
