@@ -289,7 +289,7 @@ def test_it_keeps_more_units_alive_than_chance_does():
 
 def test_wrong_options_are_named():
     case = BY_NAME["no-bias"]
-    with pytest.raises(ntksap.InputError, match="alpha and beta from 0 to 1"):
+    with pytest.raises(ntksap.InputError, match="alpha is a number, at least 0 and at most 1, not 2"):
         ntksap.prune(case.module(), 0.5, "dpai", alpha=2.0, **case.source())
     for steps in (1.5, 0):
         with pytest.raises(ntksap.InputError, match=f"round_steps is a whole number of at least 1, not {steps}"):

@@ -9,9 +9,11 @@ from torch import nn
 
 import ntksap
 from ntksap.net import Net, WeightView, weight_views
-from ntksap.pruning import Probe, select
+from ntksap.pruning import Probe, Selector, select
 from ntksap.pruning.degrees import degree_products
-from tests.cases import BY_NAME
+from ntksap.pruning.schedules import one_shot
+from ntksap.runs import pruning_for
+from tests.cases import BY_NAME, CASES
 
 
 def counted(layer: nn.Module, mask: torch.Tensor) -> torch.Tensor:
@@ -92,3 +94,57 @@ def test_what_has_no_scores_has_no_decay():
     for wrong in (-1.0, True, math.nan):
         with pytest.raises(ntksap.InputError, match="a number, at least 0"):
             ntksap.prune(case.module(), 0.5, "magnitude", degree_decay=wrong)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_while_a_layer_has_all_its_weights_degrees_change_no_ranking_within_it(case):
+    module = case.module()
+    net = Net(module)
+    views = weight_views({name: tuple(net.weights[name].shape) for name in net.prunable}, module)
+    scores = {name: net.weights[name].abs() for name in net.prunable}
+    ones = {name: torch.ones_like(score, dtype=torch.bool) for name, score in scores.items()}
+    plan = ntksap.allocate(module, 0.5, "erk")
+    for how in ({"allocation": plan}, {"scope": "layer"}):
+        plain, lowered = (
+            Selector(0.5, 1, one_shot, views, **how, degree_decay=decay).masks(scores, 1, present=ones)
+            for decay in (0.0, 0.5)
+        )
+        assert plain == lowered
+
+
+FIXED = [
+    ("random-erk", {}),
+    ("magnitude-erk", {}),
+    ("snip", {"allocation": "erk"}),
+    ("magnitude", {"scope": "layer"}),
+    ("ntk-sap-analytic", {"rounds": 1}),
+    ("synflow", {"allocation": "erk", "schedule": "one-shot"}),
+]
+
+
+@pytest.mark.parametrize(("method", "how"), FIXED)
+def test_decay_that_would_change_nothing_is_refused_and_several_rounds_give_it_an_effect(method, how):
+    case = BY_NAME["residual"]
+    given = {**case.source(), "data": case.batches(), "floor": 1}
+    with pytest.raises(ntksap.InputError, match=f"degree_decay changes nothing in {method}: each layer keeps a fixed"):
+        ntksap.prune(case.module(), 0.8, method, degree_decay=0.5, **given, **how)
+    with pytest.raises(ntksap.InputError, match="degree_decay changes nothing"):
+        pruning_for(method=method, sparsity=0.8, degree_decay=0.5, **how)
+    rounds = {**how, "rounds": 3, "schedule": "exponential", "places": "score"}
+    one_ranking = {**how, "scope": "global", "allocation": None, "places": "score"}
+    for better in (rounds, one_ranking):
+        masks = [ntksap.prune(case.module(), 0.8, method, degree_decay=c, **given, **better) for c in (0.0, 0.5)]
+        assert masks[0] != masks[1]
+
+
+def test_weights_that_may_return_make_the_rounds_of_one_density_differ():
+    case = BY_NAME["residual"]
+    how = {"rounds": 3, "schedule": "one-shot", "allocation": "erk", **case.source(), "data": case.batches()}
+    masks = [ntksap.prune(case.module(), 0.8, "force", degree_decay=decay, **how) for decay in (0.0, 0.5)]
+    assert masks[0] != masks[1]
+
+
+def test_decay_without_scores_is_refused_with_counts_of_a_scope_too():
+    case = BY_NAME["no-bias"]
+    with pytest.raises(ntksap.InputError, match="random places need none"):
+        ntksap.prune(case.module(), 0.5, "synflow", scope="layer", places="random", degree_decay=0.2, **case.source())

@@ -51,6 +51,8 @@ def check_combination(
     budget: str = "weights",
     round_to: int = 1,
     degree_decay: float = 0.0,
+    rounds: int | None = None,
+    schedule: str | None = None,
 ) -> None:
     """Raise where settings of `prune` are unknown or contradict each other, and say why."""
     if places not in PLACES:
@@ -73,10 +75,22 @@ def check_combination(
         raise InputError(f"{chosen.name} chooses the weights to start from itself: they cannot be rescaled as well")
     if degree_decay and chosen.score is None:
         raise InputError(f"degree_decay multiplies scores, and {chosen.name} has none: omit degree_decay")
-    if degree_decay and allocation is not None and places != "score":
-        raise InputError(f"degree_decay multiplies scores, and {places} places need none: omit one of the two")
+    if degree_decay and (allocation is not None or (scope or chosen.scope) == "layer"):
+        _check_decays(chosen, places, rounds or chosen.rounds, schedule or chosen.schedule)
     if invert and places != "score":
         raise InputError("invert keeps the lowest scores, and these places have none: omit one of the two")
+
+
+def _check_decays(chosen: Method, places: str, rounds: int, schedule: str) -> None:
+    """Raise where degree decay would change nothing in layers whose numbers of weights are fixed."""
+    if places != "score":
+        raise InputError(f"degree_decay multiplies scores, and {places} places need none: omit one of the two")
+    if rounds == 1 or (schedule == "one-shot" and not chosen.regrow):
+        raise InputError(
+            f"degree_decay changes nothing in {chosen.name}: each layer keeps a fixed number of weights, and while it "
+            "has all of them, their degrees are equal. Prune in several rounds (rounds=, schedule='exponential'), rank "
+            "all weights together (scope='global'), or omit degree_decay"
+        )
 
 
 def _check_channels(

@@ -168,7 +168,9 @@ def prune(
         raise InputError(f"{method} does not train the network: omit train")
     how = rescale_named(rescale)
     places, allocation = own_rules(chosen, scope, places, allocation, pattern, invert, degree_decay)
-    check_combination(chosen, scope, places, allocation, pattern, how, invert, floor, budget, round_to, degree_decay)
+    check_combination(
+        chosen, scope, places, allocation, pattern, how, invert, floor, budget, round_to, degree_decay, rounds, schedule
+    )
     if micro_batch is not None and not chosen.splits:
         raise InputError(f"{method} cannot work on slices of a batch without changing its scores: omit micro_batch")
     resolved = resolve(precision, next(iter(unwrap(model).parameters()), torch.empty(0, device="cpu")).dtype)

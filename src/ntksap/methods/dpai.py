@@ -7,10 +7,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ntksap._base import ApproximationWarning, CollapseWarning, InputError
+from ntksap._base import ApproximationWarning, CollapseWarning, Range
 from ntksap.methods.dpai_paths import curved, objective
 from ntksap.net import Net, WeightView
-from ntksap.pruning import Masks, Probe, Selector, checked_whole, first_round
+from ntksap.pruning import Masks, Probe, Selector, first_round
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what torch's Adam keeps for each tensor
 
@@ -22,10 +22,10 @@ def dpai(
     selector: Selector,
     invert: bool,
     after: Masks | None,
-    round_steps: Annotated[int, "steps of Adam on the scores in each round"] = 150,
-    prune_lr: Annotated[float, "learning rate while pruning"] = 5e-3,
-    alpha: Annotated[float, "share of a step that goes to units and kernels without paths (α)"] = 0.99,
-    beta: Annotated[float, "share of that which goes to kernels, the rest to units (β)"] = 0.5,
+    round_steps: Annotated[int, "steps of Adam on the scores in each round", Range(1)] = 150,
+    prune_lr: Annotated[float, "learning rate while pruning", Range(above=0)] = 5e-3,
+    alpha: Annotated[float, "share of a step that goes to units and kernels without paths (α)", Range(0, 1)] = 0.99,
+    beta: Annotated[float, "share of that which goes to kernels, the rest to units (β)", Range(0, 1)] = 0.5,
 ) -> Iterator[Masks]:
     """Choose the mask whose network has many paths from input to output, and many units and kernels on them.
 
@@ -43,11 +43,8 @@ def dpai(
 
     An output of a layer is dead if no path enters it by way of that layer, a kernel if none goes through it.
     """
-    round_steps = checked_whole("round_steps", round_steps, least=1)
     rounds, steps = selector.rounds, selector.rounds * round_steps
     begin = first_round(rounds, after)
-    if prune_lr <= 0 or not 0 <= alpha <= 1 or not 0 <= beta <= 1:
-        raise InputError("prune_lr must be above 0, alpha and beta from 0 to 1")
     dtype = torch.float32 if net.device.type == "mps" else torch.float64
     scores = {name: _drawn(probe, name, net, dtype) for name in net.prunable}
     adam = torch.optim.Adam(scores.values(), prune_lr)

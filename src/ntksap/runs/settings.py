@@ -167,7 +167,19 @@ def pruning_for(
     inverted, given = sanity == "invert", (allocation or None, pattern or None)
     places, rule = own_rules(chosen, scope, places, *given, inverted, degree_decay)
     check_combination(
-        chosen, scope, places, rule, pattern or None, rescale, inverted, floor, budget, round_to, degree_decay
+        chosen,
+        scope,
+        places,
+        rule,
+        pattern or None,
+        rescale,
+        inverted,
+        floor,
+        budget,
+        round_to,
+        degree_decay,
+        rounds,
+        schedule,
     )
     floor_of(floor, 1)  # raises
     if rule and places != "score" and chosen.places == "score":
