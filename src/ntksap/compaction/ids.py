@@ -29,6 +29,15 @@ class Axes:
         """The shape of the tensor."""
         return tuple(len(ids) for ids in self.ids)
 
+    @property
+    def present(self) -> Ints:
+        """All ids that the tensor has, in no particular order."""
+        return np.concatenate([np.zeros(0, np.int64), *self.ids])
+
+    def along(self, dim: int) -> Ints:
+        """Return the ids of one dimension."""
+        return self.ids[dim]
+
     def replaced(self, dim: int, ids: Ints) -> "Axes":
         """Return the axes with other ids in one dimension."""
         dim %= len(self.ids)

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from ntksap.compaction.graph import Graph, shape_of
 from ntksap.compaction.ids import Axes, Ints, Units, fixed
-from ntksap.compaction.rules import RULES, Operator
+from ntksap.compaction.rules import RULES, Operator, follow_apart
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Links:
         units: which ids live or die together.
         parameters: the names among the stored tensors that are parameters, not buffers.
         sized: the places where the module's own code names the size of an axis that channels may be removed from.
+        lost: operators that move channels to where their ids cannot follow.
         unknown: {operator without a rule: [(the module that it is in, the ids that it froze)]}.
     """
 
@@ -31,6 +32,7 @@ class Links:
     axes: dict[fx.Node, Any] = field(default_factory=dict)
     sized: list[Operator] = field(default_factory=list)
     parameters: frozenset[str] = frozenset()
+    lost: set[fx.Node] = field(default_factory=set)
     unknown: dict[str, list[tuple[str, Ints]]] = field(default_factory=dict)
 
 
@@ -49,18 +51,24 @@ def link(
         module: the module, whose attributes show what an axis is.
         inexact: operators (``"layer_norm"``) that may change with the number of channels instead of freezing it.
         rigid: names of classes whose code cannot follow another size.
-        apart: do not couple the groups of a layer; only when channels are removed must they stay the same size.
+        apart: couple only what is combined, see `follow_apart`; more is needed only when channels are removed.
     """
     links = Links(graph, parameters=frozenset(name for name, _ in module.named_parameters()))
-    shapes = dict(module.named_parameters()) | dict(module.named_buffers())
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    known = {**graph.constants, **{node: tensors[name] for node, name in graph.stored.items() if name in tensors}}
+    signals: set[fx.Node] = set()
     for node in graph.nodes:
-        if node in graph.stored and graph.stored[node] in shapes:
-            tensor = shapes[graph.stored[node]]
+        if node not in known and (node.op == "placeholder" or not signals.isdisjoint(node.all_input_nodes)):
+            signals.add(node)
+        if node in graph.stored and graph.stored[node] in tensors:
+            tensor = tensors[graph.stored[node]]
             links.axes[node] = Axes(tuple(links.units.new(size) for size in tensor.shape))
         elif node.op == "call_function" and node.target is getitem:
             links.axes[node] = links.axes[node.args[0]][node.args[1]]  # type: ignore[index]
         elif node.op == "call_function":
-            links.axes[node] = _follow(links, Operator(node, module, links.units, inexact, rigid, apart))
+            links.axes[node] = _follow(
+                links, Operator(node, module, links.units, inexact, rigid, apart, known, signals)
+            )
         else:
             links.axes[node] = _fixed(node)
     for node in graph.outputs:
@@ -77,12 +85,14 @@ def _follow(links: Links, op: Operator) -> Any:
     args = tree_map_only(fx.Node, links.axes.__getitem__, node.args)
     kwargs = tree_map_only(fx.Node, links.axes.__getitem__, dict(node.kwargs))
     touched = [axes for source in node.all_input_nodes for axes in _listed(links.axes[source])]
-    if not any(ids.any() for axes in touched for ids in axes.ids):
+    if not any(axes.present.any() for axes in touched):
         return _fixed(node)  # nothing but sizes of inputs
     if op.name in RULES:
-        result = RULES[op.name](op, *args, **kwargs)
+        result = follow_apart(op, args, kwargs) if op.apart else RULES[op.name](op, *args, **kwargs)
         if op.sized:
             links.sized.append(op)
+        if op.lost:
+            links.lost.add(node)
         return result
     ids = np.concatenate([own for axes in touched for own in axes.ids])
     links.unknown.setdefault(op.name, []).append((op.path, ids[links.units.free(ids)]))

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, fx, nn
 
 from ntksap._base import InputError
-from ntksap.compaction.graph import operator_name, read_graph
+from ntksap.compaction.graph import operator_name, owner_of, read_graph
 from ntksap.compaction.ids import Ints
 from ntksap.compaction.links import Links, link
 from ntksap.net import Inputs, first_tensor, unwrap
@@ -18,6 +18,9 @@ ANYWHERE = 0
 
 _WEIGHT = {"linear": 1, "addmm": 2, "mm": 1, "matmul": 1}
 _WEIGHT |= {f"conv{transposed}{n}d": 1 for transposed in ("", "_transpose") for n in (1, 2, 3)}
+
+_INPUTS_FIRST = {"addmm", "mm", "matmul"} | {f"conv_transpose{n}d" for n in (1, 2, 3)}
+"""Layers whose weight is (inputs, outputs, …)."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,14 @@ class Kernels:
         inputs: the unit of each input.
         outputs: the unit of each output.
         groups: how many groups the layer's inputs and outputs are divided into.
+        inputs_first: the parameter's first dimension is that of the inputs, as in ``x @ weight``.
     """
 
     weight: str
     inputs: Ints
     outputs: Ints
     groups: int
+    inputs_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,14 @@ class Step:
         units: the units of channels that its result has.
         kernels: the connections of a layer; None where a channel stays what it is, or is mixed with all others.
         ends: the module returns the result.
+        loses: the operator's name and place if it only moves channels, but to where they cannot be followed; else "".
     """
 
     sources: tuple[int, ...]
     units: Ints
     kernels: Kernels | None = None
     ends: bool = False
+    loses: str = ""
 
 
 def read_steps(
@@ -85,7 +92,8 @@ def read_steps(
         if not given and not sources:
             continue  # made of parameters alone
         number[node] = len(steps)
-        steps.append(Step(sources, _units(links, node), _kernels(links, node, number), node in graph.outputs))
+        kernels, ends = _kernels(links, node, number), node in graph.outputs
+        steps.append(Step(sources, _units(links, node), kernels, ends, _loses(links, node)))
     return tuple(steps)
 
 
@@ -103,10 +111,16 @@ class _Returning(nn.Module):
 
 def _units(links: Links, node: fx.Node) -> Ints:
     axes = links.axes[node]
-    ids = [own for one in (axes if isinstance(axes, list) else [axes]) for own in one.ids if own.any()]
-    found: Ints = np.unique(links.units.roots(np.concatenate(ids))) if ids else np.zeros(0, np.int64)
+    ids = np.concatenate([one.present for one in (axes if isinstance(axes, list) else [axes])])
+    found: Ints = np.unique(links.units.roots(ids)) if len(ids) else ids
     known: Ints = found[found != ANYWHERE]
     return known
+
+
+def _loses(links: Links, node: fx.Node) -> str:
+    if node not in links.lost:
+        return ""
+    return f"{operator_name(node)} in {owner_of(node).removeprefix('inner').lstrip('.') or 'the module itself'}"
 
 
 def _kernels(links: Links, node: fx.Node, number: dict[fx.Node, int]) -> Kernels | None:
@@ -119,9 +133,10 @@ def _kernels(links: Links, node: fx.Node, number: dict[fx.Node, int]) -> Kernels
     if not isinstance(signal, fx.Node) or not isinstance(weight, fx.Node) or signal not in number:
         return None
     name = links.graph.stored.get(weight, "")
-    if name not in links.parameters:
+    depth = len(links.axes[weight].ids)
+    if name not in links.parameters or ("conv" not in operator and depth != 2):
         return None
-    dim = len(links.axes[signal].ids) - len(links.axes[weight].ids) + 1 if "conv" in operator else -1
+    dim = len(links.axes[signal].ids) - depth + 1 if "conv" in operator else -1
     groups: Any = node.args[6] if len(node.args) > 6 else node.kwargs.get("groups", 1)
-    inputs, outputs = (links.units.roots(links.axes[one].ids[dim]) for one in (signal, node))
-    return Kernels(name.removeprefix("inner."), inputs, outputs, int(groups))
+    inputs, outputs = (links.units.roots(links.axes[one].along(dim)) for one in (signal, node))
+    return Kernels(name.removeprefix("inner."), inputs, outputs, int(groups), operator in _INPUTS_FIRST)

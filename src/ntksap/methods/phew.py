@@ -1,15 +1,17 @@
 """PHEW, paths with higher edge weights (Patil and Dovrolis, ICML 2021)."""
 
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ntksap._base import InputError
+from ntksap._base import ApproximationWarning, InputError, ScoreError
 from ntksap.compaction import Kernels, Step, read_steps
 from ntksap.methods.phew_walks import Ints, Layer, Walks
-from ntksap.net import Net, WeightView, weight_views
+from ntksap.net import Net, WeightView
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
 _BATCH = 256
@@ -37,23 +39,26 @@ def walk_scores(net: Net, probe: Probe, selector: Selector) -> dict[str, Tensor]
     """Return scores above 1 for weights that walks meet, the higher the earlier; below 1, by size, for others."""
     steps = _steps(net, probe)
     layers = {number: step.kernels for number, step in enumerate(steps) if step.kernels is not None}
-    views = weight_views({k.weight: tuple(net.weights[k.weight].shape) for k in layers.values()}, net._skeleton)
-    sizes = {name: view.matrices(net.weights[name].detach().cpu().double().abs()) for name, view in views.items()}
-    walks = Walks(steps, {number: Layer(k, sizes[k.weight].sum(0).numpy()) for number, k in layers.items()})
-    met = {name: np.full(sizes[name][0].numel(), _NEVER) for name in net.prunable}  # when each kernel was first met
+    sizes = {k.weight: net.weights[k.weight].detach().cpu().double().abs() for k in layers.values()}
+    _check(sizes)
+    views = {number: _view(k, sizes[k.weight]) for number, k in layers.items()}
+    summed = {number: views[number].matrices(sizes[k.weight]).sum(0).numpy() for number, k in layers.items()}
+    walks = Walks(steps, {number: Layer(k, summed[number]) for number, k in layers.items()})
+    places = {number: _places(view) for number, view in views.items()}
+    met = {name: np.full(_kernels(sizes[name]), _NEVER) for name in net.prunable}  # when each kernel was first met
     kept = dict.fromkeys(met, 0)
     batch = 0
     while not selector.satisfied(kept, 1):
         before = sum(kept.values())
-        for weight, kernels, when in _batch(walks, layers, probe, batch):
+        for weight, kernels, when in _batch(walks, layers, places, probe, batch):
             if weight in met:
                 np.minimum.at(met[weight], kernels, when)
-        kept = {name: len(sizes[name]) * int((first < _NEVER).sum()) for name, first in met.items()}
+        kept = {name: sizes[name].numel() // len(first) * int((first < _NEVER).sum()) for name, first in met.items()}
         batch += 1
         if sum(kept.values()) - before < 2 * _BATCH / 100:
             break
     latest = 2.0 * _BATCH * batch * len(steps)
-    return {name: _score(met[name], sizes[name], views[name], latest) for name in net.prunable}
+    return {name: _score(met[name], sizes[name], latest) for name in net.prunable}
 
 
 def _steps(net: Net, probe: Probe) -> tuple[Step, ...]:
@@ -62,6 +67,13 @@ def _steps(net: Net, probe: Probe) -> tuple[Step, ...]:
         steps = read_steps(net._skeleton, probe.at(1).noise(0, 2), net._output)
     except InputError as error:
         raise InputError(f"phew walks along the module's graph, which cannot be read: {error}") from error
+    if lost := sorted({step.loses for step in steps if step.loses}):
+        warnings.warn(
+            f"phew cannot follow channels through {', '.join(lost)}: walks continue from any channel there, so weights "
+            "that lie on no path may be kept; ntksap.diagnose counts them",
+            ApproximationWarning,
+            stacklevel=2,
+        )
     crossed = {step.kernels.weight for step in steps if step.kernels is not None}
     if missing := [name for name in net.prunable if name not in crossed]:
         raise InputError(
@@ -71,18 +83,42 @@ def _steps(net: Net, probe: Probe) -> tuple[Step, ...]:
     return steps
 
 
-def _batch(walks: Walks, layers: dict[int, Kernels], probe: Probe, batch: int) -> Iterator[tuple[str, Ints, Ints]]:
+def _check(sizes: dict[str, Tensor]) -> None:
+    for name, size in sizes.items():
+        if not size.isfinite().all():
+            raise ScoreError(f"the weights of {name!r} are NaN or infinite, so walks cannot choose among them")
+
+
+def _view(kernels: Kernels, weight: Tensor) -> WeightView:
+    """Return how a layer reads its weight, whichever module owns that."""
+    return WeightView(tuple(weight.shape), kernels.groups if kernels.inputs_first else 0)
+
+
+def _kernels(weight: Tensor) -> int:
+    return weight.shape[0] * weight.shape[1]
+
+
+def _places(view: WeightView) -> Ints:
+    """Return for each connection of a layer, o·I + i, its kernel's place in the first two dimensions of the weight."""
+    first = torch.arange(view.shape[0] * view.shape[1], device="cpu").view(view.shape[:2])
+    places: Ints = replace(view, shape=view.shape[:2]).matrices(first).reshape(-1).numpy()
+    return places
+
+
+def _batch(
+    walks: Walks, layers: dict[int, Kernels], places: dict[int, Ints], probe: Probe, batch: int
+) -> Iterator[tuple[str, Ints, Ints]]:
     """Yield (weight, kernels that walks take, when) for walks in both directions, which count as made in turn."""
     for side, forward in enumerate((True, False)):
         generator = probe.at(1).generator("walks", batch, side)
         uniform = torch.rand(_BATCH, walks.draws, generator=generator, dtype=torch.float64, device="cpu").numpy()
         for number, who, taken in walks.walk(uniform, forward=forward):
             along = number if forward else len(walks.steps) - 1 - number
-            yield layers[number].weight, taken, (2 * (batch * _BATCH + who) + side) * len(walks.steps) + along
+            when = (2 * (batch * _BATCH + who) + side) * len(walks.steps) + along
+            yield layers[number].weight, places[number][taken], when
 
 
-def _score(met: Ints, sizes: Tensor, view: WeightView, latest: float) -> Tensor:
-    outputs, inputs = sizes.shape[1:]
-    first = torch.from_numpy(met).view(outputs, inputs).expand(sizes.shape)
+def _score(met: Ints, sizes: Tensor, latest: float) -> Tensor:
+    first = torch.from_numpy(met).view(*sizes.shape[:2], *[1] * (sizes.dim() - 2)).expand(sizes.shape)
     others = sizes / (2 * sizes.max().clamp_min(torch.finfo(torch.float64).tiny))
-    return view.tensor(torch.where(first < _NEVER, 2 - first.double() / latest, others))
+    return torch.where(first < _NEVER, 2 - first.double() / latest, others)

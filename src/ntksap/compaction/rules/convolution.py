@@ -22,10 +22,12 @@ def convolution(
     _check_groups(op, groups, inside, outside)
     if groups == 1:
         op.unite(inside, weight.ids[1])
+    elif op.apart:
+        pass  # its outputs are no inputs, and nothing has to stay the same size
     elif weight.shape[1] == 1:  # depthwise: a group is one input channel and goes with it
         op.freeze(weight.ids[1], "a depthwise kernel has one input")
         op.unite(np.repeat(inside, weight.shape[0] // groups), outside)
-    elif not op.apart:  # the same places of every group, so that groups stay the same size
+    else:  # the same places of every group, so that groups stay the same size
         op.unite(op.unite_rows(inside.reshape(groups, -1)), weight.ids[1])
         op.unite_rows(outside.reshape(groups, -1))
     return _result(op, x, weight, bias, outside)
@@ -42,11 +44,11 @@ def transposed(
     op.unite(inside, weight.ids[0])
     if groups == 1:
         outside = weight.ids[1]
+    elif op.apart:
+        outside = op.units.new(groups * weight.shape[1])
     elif weight.shape[0] == groups:
         op.freeze(weight.ids[1], "a depthwise kernel keeps its outputs for each input")
         outside = np.repeat(inside, weight.shape[1])
-    elif op.apart:
-        outside = op.units.new(groups * weight.shape[1])
     else:
         op.unite_rows(inside.reshape(groups, -1))
         outside = np.tile(weight.ids[1], groups)

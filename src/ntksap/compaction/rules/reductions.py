@@ -13,7 +13,7 @@ from ntksap.compaction.rules.table import Operator, rule
       "argmax", "argmin", "any", "all", "var_mean", "std_mean", "median")  # fmt: skip
 def reduction(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
     """Drop the reduced axes. A sum over channels does not change without a channel of zeros; everything else does."""
-    dims, keep = _reduced(op, x, args, kwargs)
+    dims, keep = reduced_dims(op, x, args, kwargs)
     for dim in dims:
         if op.name != "sum" and op.exact:
             op.freeze(x.ids[dim], "reduced over")
@@ -22,7 +22,7 @@ def reduction(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
     return [Axes(tuple(ids)) for _ in value] if isinstance(value, tuple | list) else Axes(tuple(ids))
 
 
-def _reduced(op: Operator, x: Axes, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[set[int], bool]:
+def reduced_dims(op: Operator, x: Axes, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[set[int], bool]:
     """Return the reduced dimensions and whether they stay with size 1, by the operator's own schema."""
     given = dict(zip([a.name for a in op.node.target._schema.arguments[1:]], args, strict=False)) | kwargs  # type: ignore[union-attr]
     dims = given.get("dim")

@@ -42,9 +42,9 @@ def move(op: Operator, *args: Any, **kwargs: Any) -> Any:
             continue
         filled = list(flat)
         for index in tensors:
-            filled[index] = _spread(flat[index], back)
-        moved = _run(op.node, *tree_unflatten(filled, spec))
-        dim, ids = _read(op, moved.numpy().astype(np.int64))
+            filled[index] = spread(flat[index], back)
+        moved = run(op.node, *tree_unflatten(filled, spec))
+        dim, ids = read(op, moved.numpy().astype(np.int64))
         if dim is None or _lost(op, np.concatenate(own), moved):
             for lone in own:
                 op.freeze(lone, "it has no axis of its own left" if dim is None else "a part of it is left out")
@@ -60,7 +60,7 @@ def move(op: Operator, *args: Any, **kwargs: Any) -> Any:
     return Axes(tuple(carried.get(dim, np.zeros(size, np.int64)) for dim, size in enumerate(shape)))
 
 
-def _spread(axes: Axes, back: int) -> Tensor:
+def spread(axes: Axes, back: int) -> Tensor:
     """Return the ids of one axis, counted from the end, as a tensor of the full shape."""
     if len(axes.ids) < back:
         return torch.zeros(axes.shape, dtype=torch.float64, device="cpu")
@@ -69,9 +69,9 @@ def _spread(axes: Axes, back: int) -> Tensor:
     return torch.from_numpy(axes.ids[-back]).double().view(size).expand(axes.shape).contiguous()
 
 
-def _run(node: fx.Node, args: Any, kwargs: Any) -> Tensor:
-    result: Tensor = node.target(*args, **kwargs)  # type: ignore[operator]
-    return result
+def run(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """Run a node's operator on these arguments."""
+    return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _lost(op: Operator, present: Ints, moved: Tensor) -> bool:
@@ -81,7 +81,7 @@ def _lost(op: Operator, present: Ints, moved: Tensor) -> bool:
     return not there[present].all()
 
 
-def _read(op: Operator, grid: Ints) -> tuple[int | None, Ints]:
+def read(op: Operator, grid: Ints) -> tuple[int | None, Ints]:
     """Return the axis of ``grid`` that the ids are on and the id of each of its indices; None for no axis.
 
     Where an axis was split in two, ids on one of them stay apart and those along the other are united.

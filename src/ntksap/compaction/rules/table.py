@@ -1,10 +1,10 @@
 """The table of rules: for an operator's name, what it does to the ids of its arguments."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from ntksap._base import InputError
 from ntksap.compaction.graph import described, operator_name, owner_of
@@ -48,10 +48,13 @@ class Operator:
         inexact: Iterable[str],
         rigid: Iterable[str],
         apart: bool = False,
+        known: Mapping[fx.Node, Tensor] | None = None,
+        signals: Container[fx.Node] = (),
     ):
         """Take the node, the whole module, the ids, operators that may be inexact and classes whose sizes are fixed.
 
-        ``apart``: nothing is to be removed, so the groups of a layer need not stay the same size.
+        ``apart``: nothing is to be removed, so the groups of a layer need not stay the same size. ``known``: what is
+        in placeholders that do not depend on the inputs. ``signals``: nodes that do.
         """
         self.node = node
         self.units = units
@@ -61,7 +64,9 @@ class Operator:
         self.exact = self.name not in inexact
         self.rigid = type(self.owner).__qualname__ in rigid
         self.apart = apart
+        self.known, self.signals = known or {}, signals
         self.sized = False
+        self.lost = False
 
     def unite(self, first: Ints, second: Ints) -> None:
         """Let indices live or die together, pairwise."""
