@@ -126,6 +126,16 @@ def test_what_patterns_buy_is_measured_once_and_stands_beside_the_thin_network(t
         compared()
 
 
+def test_random_channels_are_left_out_where_a_method_chooses_weights_for_its_own():
+    made = grid(
+        "resnet8", "digits", ["snip", "imp"], [0.5], [0], recipe=load_recipe("quick"), patterns=["channel"], thin=True
+    )
+    found = [(one.method, one.places) for one in made]
+    assert found == [(m, "score") for m in ("dense", "thin", "snip")] + [("snip", "random"), ("imp", "score")]
+    with pytest.raises(ntksap.InputError, match="places must be 'score'"):
+        grid("resnet8", "digits", ["imp"], [0.5], [0], recipe=load_recipe("quick"), places="random")
+
+
 def test_an_option_that_no_method_has_is_an_error(tmp_path):
     with pytest.raises(ntksap.InputError, match="none of snip, synflow has an option 'draws'"):
         ntksap.compare(methods=["snip", "synflow"], options={"draws": 2}, out=tmp_path)

@@ -67,12 +67,13 @@ def grid(
         settings_for(method=THIN, sparsity=sparsity, seed=seed, budget=budget, **common)
         for sparsity, seed in itertools.product(sparsities if thin else (), seeds)
     ]
+    places = pruning.pop("places", None)
     variants: list[dict[str, Any]] = []
     for pattern in patterns:
         if pattern != CHANNEL:
-            variants.append({**pruning, "pattern": "" if pattern == UNSTRUCTURED else pattern})
+            variants.append({**pruning, "places": places, "pattern": "" if pattern == UNSTRUCTURED else pattern})
             continue
-        variants.append({**pruning, "pattern": pattern, "budget": budget, "round_to": round_to})
+        variants.append({**pruning, "places": places, "pattern": pattern, "budget": budget, "round_to": round_to})
         if thin:
             variants.append({**variants[-1], "places": "random"})
     return (
@@ -85,9 +86,9 @@ def grid(
             for method, variant, check, sparsity, seed in itertools.product(
                 methods, variants, ["none", *sanity], sparsities, seeds
             )
-            if not (
-                check == "invert" and variant.get("places") not in (None, "score")
-            )  # places without scores have no lowest ones
+            # places without scores have no lowest ones, and weights that a method chose are for its own places
+            if not (check == "invert" and variant["places"] not in (None, "score"))
+            if not (variant["places"] != places and method_named(method).returns_weights)
         ]
     )
 
