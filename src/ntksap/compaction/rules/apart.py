@@ -6,18 +6,17 @@ that move entries are run on the ids of all entries, so that a channel keeps its
 views. An axis that a view has cut in several is a `Split` until the next view makes it one again.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from ntksap.compaction.ids import Axes, Ints, fixed
 from ntksap.compaction.rules import convolution, elementwise, linear, norms, reductions, shape
+from ntksap.compaction.rules.split import Split, entries_of, grid_of, on_axis, placed, settled, united
 from ntksap.compaction.rules.table import RULES, Operator
 
 _BY_INDEX = {"index", "index_select"}
@@ -25,29 +24,6 @@ _BY_UNKNOWN = {"gather", "take_along_dim", "scatter", "index_add"}
 _MOVERS = (shape.move, shape.split, shape.pick)
 _LIKE = {"expand_as", "view_as", "reshape_as"}
 """Operators whose other tensors give a shape and no entries."""
-
-
-@dataclass(frozen=True)
-class Split(Axes):
-    """A tensor whose channels are on several axes at once; its ``ids`` are all 0.
-
-    Attributes:
-        grid: the id of each entry, with size 1 along axes where it does not change.
-        views: (operator that cut an axis, its grid), in order: where to look up which axis is that of the channels.
-    """
-
-    grid: Ints
-    views: tuple[tuple[Operator, Ints], ...]
-
-    @property
-    def present(self) -> Ints:
-        """All ids that the tensor has."""
-        return self.grid.reshape(-1)
-
-    def along(self, dim: int) -> Ints:
-        """Return an id for each place of one dimension, after those along the others have been united."""
-        highest = np.moveaxis(self.grid, dim, -1).reshape(-1, self.grid.shape[dim]).max(0)
-        return np.broadcast_to(highest, self.shape[dim]).copy()
 
 
 def follow_apart(op: Operator, args: Any, kwargs: Any) -> Any:
@@ -62,7 +38,7 @@ def follow_apart(op: Operator, args: Any, kwargs: Any) -> Any:
     exact = _EXACT.get(rule)
     result = None if exact is None else exact(op, *args, **kwargs)
     if result is None:
-        result = rule(op, *_settled(op, args), **_settled(op, kwargs))
+        result = rule(op, *settled(op, args), **settled(op, kwargs))
         signal = args[0] if op.name in _BY_UNKNOWN else (args, kwargs)
         op.lost = rule in _MOVERS and _any(signal) and not _any(result)
     return result
@@ -101,7 +77,7 @@ def _moved(op: Operator, *args: Any, **kwargs: Any) -> Any:
         elif place and op.name in _LIKE:
             filled = torch.zeros(value.shape, dtype=torch.float64, device="cpu")
         else:
-            filled = _entries(value)
+            filled = entries_of(value)
             views += value.views if isinstance(value, Split) else ()
         if filled is None:
             return None
@@ -109,18 +85,8 @@ def _moved(op: Operator, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = tree_unflatten(flat, spec)
     result = shape.run(op.node, args, kwargs)
     if isinstance(result, tuple | list):
-        return [_placed(op, part, views) for part in result]
-    return _placed(op, result, views)
-
-
-def _entries(axes: Axes) -> Tensor | None:
-    """Return the id of each entry; None if entries have several, those of different axes."""
-    if isinstance(axes, Split):
-        return torch.from_numpy(np.broadcast_to(axes.grid, axes.shape).astype(np.float64))
-    carrying = [dim for dim, ids in enumerate(axes.ids) if ids.any()]
-    if len(carrying) > 1:
-        return None
-    return shape.spread(axes, len(axes.ids) - carrying[0] if carrying else len(axes.ids) + 1)
+        return [placed(op, part, views) for part in result]
+    return placed(op, result, views)
 
 
 def _constant(op: Operator, node: fx.Node) -> Tensor | None:
@@ -136,73 +102,13 @@ def _constant(op: Operator, node: fx.Node) -> Tensor | None:
     return result
 
 
-def _placed(op: Operator, entries: Tensor, views: Sequence[tuple[Operator, Ints]]) -> Axes:
-    """Return axes whose entries have these ids: on one axis if they change along that one alone, else a `Split`."""
-    plain = fixed(tuple(entries.shape))
-    grid = _thin(op.units.roots(_thin(entries.numpy()).astype(np.int64)))
-    if not grid.any():
-        return plain
-    for dim in range(grid.ndim):
-        rows = np.moveaxis(grid, dim, -1).reshape(-1, grid.shape[dim])
-        highest = rows.max(0)
-        if (highest != highest[0]).any() and ((rows == highest) | (rows == 0)).all():  # 0 is padding
-            return plain.replaced(dim, highest)
-    if not views or op.name in shape.VIEWS:
-        views = (*views, (op, grid))
-    return Split(plain.ids, grid, tuple(views))
-
-
-def _thin(grid: NDArray[Any]) -> NDArray[Any]:
-    """Return the grid with size 1 along axes where it does not change."""
-    for dim in range(grid.ndim if grid.size else 0):
-        first = grid.take([0], dim)
-        grid = first if (grid == first).all() else grid
-    return grid
-
-
-def _settled(op: Operator, values: Any) -> Any:
-    return tree_map_only(Split, lambda axes: _one_axis(op, axes), values)
-
-
-def _one_axis(op: Operator, axes: Split) -> Axes:
-    """Put the channels on the axis that views say is theirs (heads, …), and unite those along the others."""
-    for view, grid in axes.views:
-        shape.read(view, grid)
-    found = _placed(op, torch.from_numpy(axes.grid), axes.views)
-    if isinstance(found, Split):
-        dim, ids = shape.read(op, found.grid)
-        if dim is None:  # one channel, taken by its number: any axis of size 1 may be that of channels
-            return Axes(tuple(ids if size == 1 else np.zeros(size, np.int64) for size in axes.shape))
-    else:
-        dim = next(dim for dim, own in enumerate(found.ids) if own.any())
-        ids = found.ids[dim]
-    return fixed(axes.shape).replaced(dim, ids)
-
-
-def _along(op: Operator, axes: Axes, dim: int) -> Axes:
-    """Put the channels of a `Split` on one axis, and unite those along the others."""
-    if not isinstance(axes, Split):
-        return axes
-    rows = np.moveaxis(axes.grid, dim, -1).reshape(-1, axes.grid.shape[dim])
-    ids = np.broadcast_to(_united(op, rows), axes.shape[dim])
-    return fixed(axes.shape).replaced(dim, ids.copy())
-
-
-def _united(op: Operator, rows: Ints) -> Ints:
-    """Unite ids down each column, except 0, and return one for each column."""
-    highest: Ints = rows.max(0)
-    for row in np.unique(rows, axis=0):
-        op.unite(highest[row != 0], row[row != 0])
-    return highest
-
-
 def _combined(op: Operator, *args: Any, **kwargs: Any) -> Axes | None:
     """Unite tensors entry by entry if their ids are on the same axes."""
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Axes) and value.present.any()]
     whole = [t for t in tensors if isinstance(t, Split) and t.shape == tuple(op.node.meta["val"].shape)]
     if not whole:
         return None
-    grids = [_grid(one) for one in tensors]
+    grids = [grid_of(one) for one in tensors]
     first = whole[0]
     if any(grid is None or grid.size != first.grid.size for grid in grids):
         return None
@@ -210,17 +116,8 @@ def _combined(op: Operator, *args: Any, **kwargs: Any) -> Axes | None:
     aligned = [grid.reshape([1] * (depth - grid.ndim) + list(grid.shape)) for grid in grids if grid is not None]
     if any(grid.shape != first.grid.shape for grid in aligned):
         return None
-    _united(op, np.stack([grid.reshape(-1) for grid in aligned]))
+    united(op, np.stack([grid.reshape(-1) for grid in aligned]))
     return first
-
-
-def _grid(axes: Axes) -> Ints | None:
-    if isinstance(axes, Split):
-        return axes.grid
-    carrying = [dim for dim, ids in enumerate(axes.ids) if ids.any()]
-    if len(carrying) != 1:
-        return None
-    return axes.ids[carrying[0]].reshape([-1 if dim == carrying[0] else 1 for dim in range(len(axes.ids))])
 
 
 def _summed(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
@@ -234,11 +131,11 @@ def _summed(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
     rows = x.grid.transpose([*sorted(dims), *kept]).reshape(-1, *(x.grid.shape[dim] for dim in kept))
     result: Axes = fixed(first.shape)
     if rows[0].size > 1:
-        ids = _united(op, rows.reshape(len(rows), -1)).reshape(
+        ids = united(op, rows.reshape(len(rows), -1)).reshape(
             [1 if d in dims else s for d, s in enumerate(x.grid.shape)]
         )
         ids = ids if keep else ids.reshape([ids.shape[dim] for dim in kept])
-        result = _placed(op, torch.from_numpy(np.broadcast_to(ids, first.shape).copy()), x.views)
+        result = placed(op, torch.from_numpy(np.broadcast_to(ids, first.shape).copy()), x.views)
     return [result for _ in value] if isinstance(value, tuple | list) else result
 
 
@@ -257,18 +154,18 @@ def _pooled(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
 
 
 def _linear(op: Operator, x: Axes, *args: Any, **kwargs: Any) -> Any:
-    return RULES[op.name](op, _along(op, x, -1), *args, **kwargs)
+    return RULES[op.name](op, on_axis(op, x, -1), *args, **kwargs)
 
 
 def _convolved(op: Operator, x: Axes, weight: Axes, *args: Any, **kwargs: Any) -> Any:
-    return RULES[op.name](op, _along(op, x, len(x.ids) - len(weight.ids) + 1), weight, *args, **kwargs)
+    return RULES[op.name](op, on_axis(op, x, len(x.ids) - len(weight.ids) + 1), weight, *args, **kwargs)
 
 
 def _multiplied(op: Operator, a: Axes, b: Axes) -> Any:
     """``a (…, K) · b (K, M)`` is a linear layer; other products are left to the table."""
     if isinstance(b, Split) or len(b.ids) != 2:
         return None
-    return RULES[op.name](op, _along(op, a, -1), b)
+    return RULES[op.name](op, on_axis(op, a, -1), b)
 
 
 _EXACT: dict[Callable[..., Any], Callable[..., Any]] = {
