@@ -1,5 +1,6 @@
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -120,6 +121,24 @@ def test_where_paths_cannot_be_counted_a_cut_is_not_claimed():
     text = " ".join(found.sentences())
     assert "Shortcuts may lead around them" in text
     assert "not counted: paths cannot be followed through erf" in text
+
+
+def test_weights_that_only_a_constant_reaches_are_on_no_path_from_the_input():
+    class Time(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.time = nn.Linear(1, 4)
+
+        def forward(self, x):
+            return self.time(torch.ones(len(x), 1, dtype=x.dtype))
+
+    masks = {"branch.weight": torch.zeros(4, 4, dtype=torch.bool), "around.time.weight": torch.ones(4, 1) > 0}
+    found = diagnose(Around(Time()), masks, input_shape=(4,))
+    assert not found.bypassed
+    assert found.log10_paths == -math.inf
+    text = " ".join(found.sentences())
+    assert "No path from input to output is counted: what kept weights change does not depend on the input" in text
+    assert "The network still has a path" not in text
 
 
 def test_dead_channels_and_words_for_a_sound_mask():

@@ -100,10 +100,10 @@ class Diagnosis:
         elif self.bypassed:
             said.append("No kept weight lies on a path from input to output: shortcuts lead around them.")
         elif self.collapsed:
-            said.append(
-                f"Nothing is left of {', '.join(self.collapsed)}. The network still has a path around "
-                f"{'it' if len(self.collapsed) == 1 else 'them'}, such as a shortcut."
-            )
+            said.append(f"Nothing is left of {', '.join(self.collapsed)}.")
+            if self.log10_paths != -math.inf:
+                them = "it" if len(self.collapsed) == 1 else "them"
+                said[-1] += f" The network still has a path around {them}, such as a shortcut."
         idle = sum(layer.kept - layer.used for layer in self.layers)
         kept = sum(layer.kept for layer in self.layers)
         if idle == 0 and kept:
