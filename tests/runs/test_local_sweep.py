@@ -13,7 +13,8 @@ import torch
 import ntksap
 from ntksap._base import cores
 from ntksap.cli import main
-from ntksap.report.table import cells, formatted, ranks, to_csv
+from ntksap.report.rows import to_csv
+from ntksap.report.table import cells, formatted, ranks
 from ntksap.runs.folder import read_result
 from ntksap.runs.local_sweep import sweep
 from tests.runs.small_runs import small_settings

@@ -31,6 +31,7 @@ from ntksap._base.seeds import generator_of, global_seed, seed_of
 from ntksap._base.sharing import share_cores
 from ntksap._base.tensors import has_own_rules, sha256_of, sha256_of_one
 from ntksap._base.threads import threads_for
+from ntksap._base.words import counted
 
 __all__ = [
     "ALONE",
@@ -53,6 +54,7 @@ __all__ = [
     "check_keys",
     "check_value",
     "cores",
+    "counted",
     "explain_lost_ranks",
     "fill",
     "generator_of",

@@ -12,7 +12,7 @@ from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pic
 from ntksap.cli.progress import Display
 from ntksap.cli.tables import print_table, shorten
 from ntksap.experiments import compare
-from ntksap.report import Cell, Mark, formatted, marks
+from ntksap.report import Cell, Mark, formatted, marks, verdicts
 from ntksap.runs import DENSE, Engine
 
 
@@ -104,7 +104,7 @@ def run_compare(
 
 
 def _print(table: list[Cell], out: Path) -> None:
-    """Print methods × sparsities: in bold the best, and those that three or more seeds cannot tell from it."""
+    """Print methods × sparsities, in bold the best and those that three or more seeds cannot tell from it; verdicts."""
     sparsities = sorted({cell.sparsity for cell in table if cell.method != DENSE})
     marked = marks(table)
     by_key = {(cell.method, cell.sparsity): cell for cell in table}
@@ -119,6 +119,8 @@ def _print(table: list[Cell], out: Path) -> None:
             row = [_marked(by_key.get((method, s)), marked.get((method, s))) for s in sparsities]
         shown.add_row(method, *row)
     print_table(shown)
+    for sentence in verdicts(table):
+        say(f"\n{sentence.about}: {sentence.text}")
     if any(cell.bytes for cell in table):
         say("")
         print_table(_costs(table))

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import InputError, new_folder, require_new, write_atomically, write_json
+from ntksap._base import InputError, counted, new_folder, require_new, write_atomically, write_json
 from ntksap.analysis import Cost, cost
 from ntksap.cli.budgets import print_budgets
 from ntksap.cli.console import print_json, say
@@ -98,7 +98,7 @@ def show_cost(
     if json:
         print_json(result)
         return
-    print_budgets(rows, f"{epochs} epochs of {images:,} images")
+    print_budgets(rows, f"{counted(epochs, 'epoch')} of {images:,} images")
     if out is not None:
         say(f"Wrote cost.json and cost.csv in {out}")
 

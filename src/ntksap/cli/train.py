@@ -5,7 +5,7 @@ from typing import Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from ntksap._base import join_job
+from ntksap._base import counted, join_job
 from ntksap.cli.console import print_json, say, stderr
 from ntksap.cli.options import DataArguments, KeepArguments, parse_numbers, split_list
 from ntksap.cli.overrides import MethodOptions, RecipeOverrides, pick_given, pick_recipe_settings
@@ -103,7 +103,7 @@ def run_train(
         return
     say(
         f"{settings.label} at {settings.sparsity:.2%} on {settings.data}: test accuracy {result['top1']:.2%} after "
-        f"{settings.recipe.epochs} epochs (training accuracy {result['train_accuracy']:.2%}).\n"
+        f"{counted(settings.recipe.epochs, 'epoch')} (training accuracy {result['train_accuracy']:.2%}).\n"
         f"Pruned in {result['prune_seconds']:.1f} s, trained in {result['train_seconds']:.1f} s. "
         f"Everything is in {out / settings.name}",
     )

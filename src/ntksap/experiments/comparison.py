@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ntksap._base import fill, make_folder, usable_device, write_atomically, write_json
-from ntksap.report import Cell, accuracy_figure, build_report, labelled_cells, save_figure, to_csv
+from ntksap._base import counted, fill, make_folder, usable_device, write_atomically, write_json
+from ntksap.report import Cell, accuracy_figure, build_report, labelled_cells, rows, save_figure, to_csv
 from ntksap.runs import Engine, OnEvent, OnProgress, Place, collect, grid, measure
 from ntksap.training import Recipe, load_recipe
 
@@ -28,7 +28,7 @@ class MethodComparison:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         failed = [{"run": name, "error": error} for name, error in self.failed.items()]
-        return {"table": [asdict(cell) for cell in self.table], "results": self.results, "failed": failed}
+        return {"table": rows(self.table), "results": self.results, "failed": failed}
 
 
 def compare(
@@ -145,7 +145,7 @@ def compare(
         timings = measure(finished, folder / "runs", place, on_progress)
         results = [{**result, "timings": timings[result["name"]]} for result in results]
     found = MethodComparison(labelled_cells(results), results, outcome.failed)
-    _write(found, folder, f"{model} on {data}, {chosen.epochs} epochs")
+    _write(found, folder, f"{model} on {data}, {counted(chosen.epochs, 'epoch')}")
     return found
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ntksap._base import InputError
+from ntksap._base import InputError, counted
 from ntksap.paper.bench import Bench, Spot, how_many, ready, spots, unfinished
 from ntksap.paper.comparison import Comparison, Entry
 from ntksap.paper.plan import Panel, Plan, Row, sparsity_at
@@ -30,7 +30,7 @@ def accuracy(plan: Plan, bench: Bench, folder: Path) -> Comparison:
         table = cells([_as_shown(result, panel, row) for result, row in found if result is not None])
         entries += [_entry(panel, cell) for cell in table]
         if any(cell.method != DENSE for cell in table):
-            title = f"{panel.model} on {panel.data}, {panel.training.epochs} epochs"
+            title = f"{panel.model} on {panel.data}, {counted(panel.training.epochs, 'epoch')}"
             quantity = "test accuracy (%)" if panel.metric == "top1" else "training accuracy (%)"
             figures += save_figure(accuracy_figure(table, title, quantity), folder, f"accuracy-{panel.name}")
     if settings:

@@ -19,8 +19,10 @@ from ntksap.report.figures import (
 )
 from ntksap.report.page import build_report, write_report
 from ntksap.report.reading import read_folder
+from ntksap.report.rows import rows, to_csv
 from ntksap.report.run_files import spectra_of
-from ntksap.report.table import Cell, cells, formatted, to_csv
+from ntksap.report.summary import verdicts
+from ntksap.report.table import Cell, cells, formatted
 
 __all__ = [
     "STYLE",
@@ -40,11 +42,13 @@ __all__ = [
     "methods_figure",
     "node_path_figure",
     "read_folder",
+    "rows",
     "save_figure",
     "sparsity_axis",
     "spectra_of",
     "spectrum_figure",
     "to_csv",
+    "verdicts",
     "write_figure",
     "write_report",
 ]

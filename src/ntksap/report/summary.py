@@ -1,6 +1,6 @@
 """What the results say, in words."""
 
-import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ntksap.report.differences import MIN_SEEDS, Difference, differences
@@ -29,25 +29,36 @@ def counts(folder: Folder) -> Sentence:
 
 
 def findings(experiment: Experiment) -> list[Sentence]:
-    """Return the findings of an experiment: the best at each sparsity, noise, the dense reference, collapse."""
-    place = ranks(experiment.table)
-    gaps = differences(experiment.table)
-    found, best = [], []
-    for sparsity in sorted({cell.sparsity for cell in experiment.table if cell.method != DENSE}):
-        here = [cell for cell in experiment.table if cell.method != DENSE and cell.sparsity == sparsity]
-        here.sort(key=lambda cell: place[cell.method, sparsity])
-        best += [cell for cell in here if cell.method != THIN][:1]
-        paired = [gaps[key] for key in gaps if key[1] == sparsity]
-        text = _verdict(here, paired) if paired else _best(here)
-        found.append(Sentence(f"{sparsity_text(sparsity)} sparsity", text))
+    """Return the findings of an experiment: the verdict at each sparsity, the dense reference, collapse."""
     if not experiment.table:
         return [Sentence("Nothing to compare yet", "no run of this experiment is finished.", True)]
+    found = verdicts(experiment.table)
     if all(cell.seeds == 1 for cell in experiment.table):
         found.append(Sentence("One seed only", "every number is a single run, so a gap may be chance.", True))
-    found.append(_dense(experiment.table, best))
+    found.append(_dense(experiment.table))
     if (images := experiment.test_images) is not None:
         found.append(Sentence(f"{images:,} test images", f"one image more or less is {_step(images)}."))
     return [*found, *_collapses(experiment)]
+
+
+def verdicts(table: Sequence[Cell]) -> list[Sentence]:
+    """Return a sentence per sparsity: which method is best, or why nobody can say."""
+    gaps = differences(table)
+    found = []
+    for sparsity, here in _ranked(table).items():
+        paired = [gaps[key] for key in gaps if key[1] == sparsity]
+        text = _verdict(here, paired) if paired else _highest(here)
+        found.append(Sentence(f"{sparsity_text(sparsity)} sparsity", text, len(here) > 1 and not paired))
+    return found
+
+
+def _ranked(table: Sequence[Cell]) -> dict[float, list[Cell]]:
+    """Return the cells of each sparsity, the highest mean first, without the dense reference."""
+    place = ranks(table)
+    pruned = sorted(
+        (cell for cell in table if cell.method != DENSE), key=lambda cell: place[cell.method, cell.sparsity]
+    )
+    return {at: [cell for cell in pruned if cell.sparsity == at] for at in sorted({cell.sparsity for cell in pruned})}
 
 
 def _step(images: int) -> str:
@@ -83,7 +94,8 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _best(ranked: list[Cell]) -> str:
+def _highest(ranked: list[Cell]) -> str:
+    """Return which method has the highest mean, where too few seeds tell whether it is the best."""
     first, *rest = ranked
     if not rest:
         return f"only {first.method} was run; it reaches {formatted(first)} %."
@@ -91,40 +103,33 @@ def _best(ranked: list[Cell]) -> str:
     if len(level) > 1:
         names = _listed([cell.method for cell in level])
         return f"{names} are level at {first.mean:.2f} %.{_behind(ranked[len(level) :])}"
-    second = rest[0]
-    gap = first.mean - second.mean
-    text = f"{first.method} is best with {formatted(first)} %, {_points(gap)} ahead of {second.method} "
-    return f"{text}({formatted(second)} %){_in_noise(gap, first, second)}."
+    ahead = f"{_points(first.mean - rest[0].mean)} ahead of {rest[0].method} ({formatted(rest[0])} %)"
+    return (
+        f"{first.method} has the highest mean, {formatted(first)} %, {ahead}; fewer than {MIN_SEEDS} seeds in common "
+        "cannot tell that from chance."
+    )
 
 
 def _behind(rest: list[Cell]) -> str:
     return f" Next is {rest[0].method} with {formatted(rest[0])} %." if rest else ""
 
 
-def _in_noise(gap: float, first: Cell, second: Cell) -> str:
-    """Return the gap in units of the standard deviation over seeds, pooled over those of the two that have one."""
-    variances = [cell.std**2 for cell in (first, second) if cell.seeds > 1]
-    if not variances:
-        return ""
-    std = math.sqrt(sum(variances) / len(variances))
-    if std < LEVEL:
-        return "; the seeds agree exactly"
-    if gap < std:
-        return f": within noise ({gap / std:.1f} × the seed std of {std:.2f})"
-    return f", {gap / std:.1f} × the seed std of {std:.2f}"
-
-
-def _dense(table: list[Cell], best: list[Cell]) -> Sentence:
+def _dense(table: Sequence[Cell]) -> Sentence:
     dense = next((cell for cell in table if cell.method == DENSE), None)
     if dense is None:
         return Sentence("No dense reference", "the cost of pruning in accuracy is unknown.", True)
+    highest = [
+        next((cell for cell in here if cell.method.partition(",")[0] != THIN), None) for here in _ranked(table).values()
+    ]
     parts = []
-    for cell in best:
+    for cell in (cell for cell in highest if cell is not None):
         gap = cell.mean - dense.mean
         way = "level with it" if abs(gap) < LEVEL else f"{_points(abs(gap))} {'above' if gap > 0 else 'below'} it"
         parts.append(f"{way} at {sparsity_text(cell.sparsity)}")
     text = f"the dense network reaches {formatted(dense)} %"
-    return Sentence("Reference", f"{text}; the best pruned one is {', '.join(parts)}." if parts else f"{text}.")
+    return Sentence(
+        "Reference", f"{text}; the highest mean of a pruned one is {', '.join(parts)}." if parts else f"{text}."
+    )
 
 
 def _points(gap: float) -> str:

@@ -1,10 +1,8 @@
-"""Accuracy by method and sparsity: mean ± std over seeds, as rows, CSV and JSON."""
+"""Accuracy by method and sparsity: mean ± std over seeds."""
 
-import csv
-import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ntksap.runs import DENSE, label_of
@@ -100,16 +98,6 @@ def ranks(table: Sequence[Cell]) -> dict[tuple[str, float], int]:
         + sum(other.sparsity == cell.sparsity and other.mean > cell.mean + LEVEL for other in pruned)
         for cell in pruned
     }
-
-
-def to_csv(table: Iterable[Cell]) -> str:
-    """Return the cells as CSV, one row each."""
-    text = io.StringIO()
-    names = [name for name in Cell.__dataclass_fields__ if name != "by_seed"]  # several numbers do not make a column
-    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(asdict(cell) for cell in table)
-    return text.getvalue()
 
 
 def formatted(cell: Cell) -> str:

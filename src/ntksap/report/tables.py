@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from ntksap.report.differences import Difference, Mark, marks
 from ntksap.report.experiments import Experiment, sparsity_text
+from ntksap.report.rows import to_csv
 from ntksap.report.run_files import Spectrum
-from ntksap.report.table import Cell, formatted, to_csv
+from ntksap.report.table import Cell, formatted
 from ntksap.runs import DENSE
 
 LONG = 20
