@@ -138,6 +138,14 @@ def test_a_channel_keeps_its_unit_wherever_it_is_moved(move):
     assert np.array_equal(found["last.weight"].inputs, expected)
 
 
+def test_a_step_that_only_moves_channels_says_so():
+    steps = read_steps(
+        Moved(lambda self, x: x.softmax(1)[:, 2:6].mean((2, 3), keepdim=True), 4), torch.zeros(2, 2, 4, 4)
+    )
+    assert [len(step.units) for step in steps if step.moves] == [4]
+    assert [len(step.units) for step in steps if not step.moves] == [0, 8, 8, 8, 4, 3]
+
+
 def test_what_is_summed_over_a_part_of_the_channels_is_coupled_and_no_more():
     found = layers(read_steps(Moved(lambda self, x: x.view(-1, 2, 4, 4, 4).sum(1), 4), torch.zeros(2, 2, 4, 4)))
     units = found["first.weight"].outputs.reshape(2, 4)

@@ -53,6 +53,19 @@ class TwoLayers(Parts):
         return [layer(x).relu() for layer in self.first]
 
 
+class Unread(nn.Module):
+    """Half of a layer's channels are read by nobody, as the variances of an encoder whose means are all it returns."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.first, self.inner = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width // 2, width, 3, padding=1)
+        self.head = nn.Linear(width, 8)
+
+    def forward(self, x):
+        x = self.inner(self.first(x).relu()[:, ::2]).relu()
+        return self.head(x.mean((2, 3))).chunk(2, 1)[0]
+
+
 class Shuffles(nn.Module):
     """Two units of ShuffleNetV2, whose shuffle is a view, a transposition and a view."""
 
@@ -89,7 +102,7 @@ class GroupShuffle(nn.Module):
         return self.head(self.last(x).mean((2, 3)))
 
 
-@pytest.mark.parametrize("make", [TwoLayers, Parts, Slices, Numbers, Shuffles, GroupShuffle])
+@pytest.mark.parametrize("make", [TwoLayers, Parts, Slices, Numbers, Unread, Shuffles, GroupShuffle])
 @pytest.mark.parametrize("sparsity", [0.9, 0.95])
 def test_however_channels_are_moved_what_is_kept_lies_on_paths(make, sparsity):
     kept = used = 0

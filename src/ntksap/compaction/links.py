@@ -23,6 +23,7 @@ class Links:
         units: which ids live or die together.
         parameters: the names among the stored tensors that are parameters, not buffers.
         sized: the places where the module's own code names the size of an axis that channels may be removed from.
+        moved: operators that only move channels, all of whose ids follow.
         lost: operators that move channels to where their ids cannot follow.
         unknown: {operator without a rule: [(the module that it is in, the ids that it froze)]}.
     """
@@ -32,6 +33,7 @@ class Links:
     axes: dict[fx.Node, Any] = field(default_factory=dict)
     sized: list[Operator] = field(default_factory=list)
     parameters: frozenset[str] = frozenset()
+    moved: set[fx.Node] = field(default_factory=set)
     lost: set[fx.Node] = field(default_factory=set)
     unknown: dict[str, list[tuple[str, Ints]]] = field(default_factory=dict)
 
@@ -65,6 +67,7 @@ def link(
             links.axes[node] = Axes(tuple(links.units.new(size) for size in tensor.shape))
         elif node.op == "call_function" and node.target is getitem:
             links.axes[node] = links.axes[node.args[0]][node.args[1]]  # type: ignore[index]
+            links.moved.add(node)
         elif node.op == "call_function":
             links.axes[node] = _follow(
                 links, Operator(node, module, links.units, inexact, rigid, apart, known, signals)
@@ -91,6 +94,8 @@ def _follow(links: Links, op: Operator) -> Any:
         result = follow_apart(op, args, kwargs) if op.apart else RULES[op.name](op, *args, **kwargs)
         if op.sized:
             links.sized.append(op)
+        if op.moved:
+            links.moved.add(node)
         if op.lost:
             links.lost.add(node)
         return result

@@ -51,6 +51,7 @@ class Step:
         units: the units of channels that its result has.
         kernels: the connections of a layer; None where a channel stays what it is, or is mixed with all others.
         ends: the module returns the result.
+        moves: the operator only moves channels, so those that its result lacks are left out.
         loses: the operator's name and place if it only moves channels, but to where they cannot be followed; else "".
     """
 
@@ -58,6 +59,7 @@ class Step:
     units: Ints
     kernels: Kernels | None = None
     ends: bool = False
+    moves: bool = False
     loses: str = ""
 
 
@@ -93,7 +95,8 @@ def read_steps(
             continue  # made of parameters alone
         number[node] = len(steps)
         kernels, ends = _kernels(links, node, number), node in graph.outputs
-        steps.append(Step(sources, _units(links, node), kernels, ends, _loses(links, node)))
+        loses = _loses(links, node)
+        steps.append(Step(sources, _units(links, node), kernels, ends, node in links.moved, loses))
     return tuple(steps)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntksap._base import ApproximationWarning, InputError, ScoreError
 from ntksap.compaction import Kernels, Step, read_steps
-from ntksap.methods.phew_walks import Ints, Layer, Walks
+from ntksap.methods.phew_walks import Ints, Layer, Walks, reaching
 from ntksap.net import Net, WeightView
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
@@ -43,7 +43,8 @@ def walk_scores(net: Net, probe: Probe, selector: Selector) -> dict[str, Tensor]
     _check(sizes)
     views = {number: _view(k, sizes[k.weight]) for number, k in layers.items()}
     summed = {number: views[number].matrices(sizes[k.weight]).sum(0).numpy() for number, k in layers.items()}
-    walks = Walks(steps, {number: Layer(k, summed[number]) for number, k in layers.items()})
+    useful = reaching(steps)
+    walks = Walks(steps, {number: Layer(k, summed[number], useful[number]) for number, k in layers.items()})
     places = {number: _places(view) for number, view in views.items()}
     met = {name: np.full(_kernels(sizes[name]), _NEVER) for name in net.prunable}  # when each kernel was first met
     kept = dict.fromkeys(met, 0)

@@ -63,12 +63,35 @@ class Side:
 class Layer:
     """The connections of a layer with their sizes (outputs, inputs of one group), from both ends; (o, i) is o·I + i."""
 
-    def __init__(self, kernels: Kernels, sizes: Reals) -> None:
+    def __init__(self, kernels: Kernels, sizes: Reals, reaching: Ints | None = None) -> None:
+        """Take kernels, their sizes and `reaching` units: forward, others are a way to nowhere."""
         outputs, width = sizes.shape
         group = np.arange(outputs) // (outputs // kernels.groups)
         input_of = (group[:, None] * width + np.arange(width)).ravel()
-        self.behind = Side(input_of, kernels.inputs, sizes.ravel())
+        useful = np.ones(outputs) if reaching is None else np.isin(kernels.outputs, [ANYWHERE, *reaching])
+        self.behind = Side(input_of, kernels.inputs, (sizes * useful[:, None]).ravel())
         self.ahead = Side(np.repeat(np.arange(outputs), width), kernels.outputs, sizes.ravel())
+
+
+def reaching(steps: Sequence[Step]) -> list[Ints]:
+    """Return for each step the units from which a signal reaches the output, where slices leave others out."""
+    found = [np.zeros(0, np.int64) for _ in steps]
+    alive = [np.full(len(step.units), step.ends) for step in steps]
+    for number in reversed(range(len(steps))):
+        step = steps[number]
+        found[number] = step.units[alive[number]]
+        for source in step.sources:
+            units = steps[source].units
+            if step.kernels is not None:
+                useful = (
+                    np.isin(step.kernels.outputs, [ANYWHERE, *found[number]]).reshape(step.kernels.groups, -1).any(1)
+                )
+                inputs = step.kernels.inputs.reshape(step.kernels.groups, -1)[useful]
+                alive[source] |= np.isin(units, inputs)
+            else:
+                mixed = ~np.isin(units, step.units) & (not step.moves)
+                alive[source] |= np.isin(units, found[number]) | mixed
+    return found
 
 
 class Walks:

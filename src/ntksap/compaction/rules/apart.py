@@ -30,17 +30,19 @@ def follow_apart(op: Operator, args: Any, kwargs: Any) -> Any:
     """Return the ids of an operator's result; channels are united only where the operator combines them.
 
     A rule for which there is nothing better here is that of the table, on axes that are one again. Where an operator
-    only moves channels, and their ids are lost nevertheless, ``op.lost`` is set.
+    only moves channels, ``op.moved`` is set, or ``op.lost`` if their ids cannot follow.
     """
     rule = RULES[op.name]
-    if rule in _MOVERS or rule is elementwise.elementwise:
+    op.moved = rule in _MOVERS
+    if op.moved or rule is elementwise.elementwise:
         args, kwargs = _of_signals(op, args, kwargs)
     exact = _EXACT.get(rule)
     result = None if exact is None else exact(op, *args, **kwargs)
     if result is None:
         result = rule(op, *settled(op, args), **settled(op, kwargs))
         signal = args[0] if op.name in _BY_UNKNOWN else (args, kwargs)
-        op.lost = rule in _MOVERS and _any(signal) and not _any(result)
+        op.lost = op.moved and _any(signal) and not _any(result)
+        op.moved = False  # the table's rules may leave out channels that are there
     return result
 
 
@@ -49,7 +51,7 @@ def _of_signals(op: Operator, args: Any, kwargs: Any) -> Any:
     flat, spec = tree_flatten((list(args), dict(kwargs)))
     nodes = tree_leaves((list(op.node.args), dict(op.node.kwargs)))
     moving = [isinstance(node, fx.Node) and node in op.signals for node in nodes]
-    size = None if RULES[op.name] in _MOVERS else tuple(op.node.meta["val"].shape)
+    size = None if op.moved else tuple(op.node.meta["val"].shape)
     if any(live and (size is None or axes.shape == size) for live, axes in zip(moving, flat, strict=True)):
         flat = [fixed(v.shape) if isinstance(v, Axes) and not live else v for v, live in zip(flat, moving, strict=True)]
     return tree_unflatten(flat, spec)

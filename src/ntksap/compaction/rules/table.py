@@ -66,7 +66,7 @@ class Operator:
         self.apart = apart
         self.known, self.signals = known or {}, signals
         self.sized = False
-        self.lost = False
+        self.moved = self.lost = False
 
     def unite(self, first: Ints, second: Ints) -> None:
         """Let indices live or die together, pairwise."""
