@@ -151,7 +151,7 @@ def test_dead_channels_and_words_for_a_sound_mask():
     masks["2.weight"][:, 1] = False
     found = diagnose(module, masks, input_shape=(3,))
     assert found.effective_sparsity == found.sparsity == 5 / 20
-    assert "1 of 6 output channels are dead; the narrowest layer is 0.weight with 3 of 4 left" in " ".join(
+    assert "1 of 6 output channels is dead; the narrowest layer is 0.weight with 3 of 4 left" in " ".join(
         found.sentences()
     )
 

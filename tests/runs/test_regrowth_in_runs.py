@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from ntksap import InputError, Masks, ntk
-from ntksap.data import load
+from ntksap.data import TABLE, load
 from ntksap.models import build
 from ntksap.report.experiments import experiments
 from ntksap.report.reading import read_folder
-from ntksap.runs import DENSE
+from ntksap.runs import DENSE, THIN, grid
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place, read_result
 from ntksap.runs.spectra import spectra_during
@@ -41,6 +41,8 @@ def test_a_run_keeps_the_masks_it_began_with_and_those_it_ended_with(finished):
     assert [layer["kept"] for layer in start.layers()] == [layer["kept"] for layer in end.layers()]
     assert (result["mask_sha256"], result["final_mask_sha256"]) == (start.sha256, end.sha256)
     assert end.info["model"] == "lenet-300-100"  # so that `ntksap diagnose` knows what they are for
+    assert "regrown" not in start.info
+    assert end.info["regrown"] == "rigl"
     model = build("lenet-300-100", num_classes=10, input_shape=(1, 8, 8))
     read_model(folder / "checkpoint.safetensors", model)
     assert end.obeyed_by(model)
@@ -87,7 +89,34 @@ def test_runs_without_regrowth_and_dense_ones_are_named_as_ever():
     plain, regrowing = small_settings("random"), small_settings("random", training=RIGL)
     assert plain.name != regrowing.name
     assert "regrow" not in json.dumps(plain.recipe.stated())
-    assert small_settings(DENSE, training=RIGL).name == small_settings(DENSE).name
+    made = grid("lenet-300-100", "digits", ["random"], [0.9], [0], recipe=regrowing.recipe, thin=True)
+    assert [one.name for one in made[:2]] == [small_settings(method).name for method in (DENSE, THIN)]
+    assert made[2].recipe == regrowing.recipe
+
+
+@pytest.mark.parametrize("method", [DENSE, THIN])
+def test_what_is_asked_of_masks_is_refused_for_networks_that_have_none(method):
+    for given, names in [
+        ({"training": RIGL}, "regrow"),
+        ({"pattern": "2:4", "rescale": True}, "pattern, rescale"),
+        ({"allocation": "erk", "degree_decay": 0.2}, "allocation, degree_decay"),
+        ({"sanity": "shuffle"}, "sanity"),
+        ({"options": {"draws": 2}, "rounds": 5}, "options, rounds"),
+    ]:
+        with pytest.raises(InputError, match=f"the {method} network has no masks: omit {names}$"):
+            small_settings(method, **given)
+
+
+def test_a_training_too_short_for_a_change_of_masks_is_refused_before_anything_runs():
+    too_short = {"epochs": 10, "training": {"regrow": "set"}}  # 120 steps
+    with pytest.raises(InputError, match=r"every 100 steps and only before step 90 of 120\. Lower regrow_every.* to 8"):
+        small_settings("random", **too_short)
+    assert small_settings("random", epochs=12, training={"regrow": "set"}).recipe.regrow == "set"  # 108 of 144
+    assert small_settings("random", epochs=10).recipe.regrow == "none"
+
+
+def test_the_table_knows_how_many_images_there_are_to_train_on():
+    assert TABLE["digits"].images == len(load("digits").train)
 
 
 def test_a_report_shows_regrowth_beside_the_same_masks_without_it(finished, tmp_path):
@@ -96,4 +125,4 @@ def test_a_report_shows_regrowth_beside_the_same_masks_without_it(finished, tmp_
         run(settings, folder.parent)
     (experiment,) = experiments(read_folder(folder.parent).runs)
     labels = [label for label, _ in experiment.runs]
-    assert labels == [DENSE, "random regrow=none", "random regrow=rigl regrow_every=5"]
+    assert labels == [DENSE, "random", "random, rigl"]

@@ -235,6 +235,8 @@ def prune(
         states = explain_input_failures(states, net, probe)
     about = {"method": method, "sparsity": float(sparsity), "seed": seed, "precision": resolved, **selector.facts()}
     about |= {**({} if places == "score" else {"places": places}), **({} if how == "none" else {"rescale": how})}
+    if scope is not None and (chosen.allocation or scope != chosen.scope):
+        about["scope"] = scope
     masks = after  # if that was already the last round
     for masks in states:
         if masks.info["round"] == masks.info["rounds"]:

@@ -117,9 +117,10 @@ class Diagnosis:
         dead = [layer for layer in self.layers if layer.live_channels < layer.channels]
         if dead:
             worst = min(dead, key=lambda layer: layer.live_channels / layer.channels)
+            gone = self.units[1] - self.units[0]
             said.append(
-                f"{self.units[1] - self.units[0]:,} of {self.units[1]:,} output channels are dead; the narrowest layer "
-                f"is {worst.name} with {worst.live_channels} of {worst.channels} left."
+                f"{gone:,} of {self.units[1]:,} output channels {'is' if gone == 1 else 'are'} dead; the narrowest "
+                f"layer is {worst.name} with {worst.live_channels} of {worst.channels} left."
             )
         if isinstance(self.log10_paths, str):
             said.append(f"Paths from input to output are not counted: {self.log10_paths}.")

@@ -17,7 +17,7 @@ from ntksap.cli.mask_model import model_of
 from ntksap.cli.options import MODEL, ModelArguments
 from ntksap.cli.tables import print_table
 from ntksap.pruning import Masks
-from ntksap.report import diagnosis_figure, node_path_figure, write_figure
+from ntksap.report import diagnosis_figure, mask_labels, node_path_figure, write_figure
 
 
 def run_diagnose(
@@ -54,30 +54,26 @@ def run_diagnose(
         chosen = model_of(loaded, ModelArguments(model or "", classes, input_shape, seed or 0), seed is None)
         built = chosen.build()
         found = diagnose(built.module, loaded, **built.probe, kernel=kernel and len(masks) == 1, seed=chosen.seed)
-        named.append((path, chosen, _label(loaded), found))
+        named.append((path, chosen, loaded, found))
+    labels = mask_labels([loaded for *_, loaded, _ in named])
     if picture is not None:
         write_figure(diagnosis_figure(named[0][-1], f"{named[0][1].model}: {masks[0]}"), picture)
     if plot is not None:
         models = ", ".join(dict.fromkeys(chosen.model for _, chosen, _, _ in named))
-        write_figure(node_path_figure([(label, found) for *_, label, found in named], models), plot)
+        labelled = [(label, found) for label, (*_, found) in zip(labels, named, strict=True)]
+        write_figure(node_path_figure(labelled, models), plot)
     if json:
         facts = [{"masks": str(path), **_facts(chosen, found)} for path, chosen, _, found in named]
         print_json(facts[0] if len(facts) == 1 else {"masks": facts})
         return
     if len(named) > 1:
         shared = os.path.commonpath([path.absolute().parent for path in masks])
-        print_table(_comparison([(os.path.relpath(path, shared), label, found) for path, _, label, found in named]))
+        names = [os.path.relpath(path, shared) for path in masks]
+        print_table(_comparison(list(zip(names, labels, [found for *_, found in named], strict=True))))
         return
     print_table(_table(named[0][-1]))
     stdout.print()
     print_sentences(named[0][-1])
-
-
-def _label(masks: Masks) -> str:
-    """Return the label of masks in a figure: their method, as far as the file names it."""
-    said = [str(masks.info.get(key, "")) for key in ("method", "allocation")]
-    text = ", ".join(part for part in (*said, "regrown" if masks.info.get("regrown") else "") if part)
-    return text[:60] or "masks"
 
 
 def _facts(chosen: ModelArguments, found: Diagnosis) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Regrowth:
         missing = {"step", "start", "masks", "kept"} - state.keys()
         if missing:
             raise MaskError(f"this is not a state of regrowth: it has no {sorted(missing)[0]!r}")
-        masks = moved(self._start, state["masks"])
+        masks = moved(self._start, state["masks"], self._method)
         if state["start"] != self._start.sha256:
             raise MaskError("this state belongs to another training, which started with other masks")
         self._taken = checked_whole("step", state["step"])
@@ -194,7 +194,7 @@ class Regrowth:
             for held in self._optimizer.state.get(weights[name], {}).values():
                 if isinstance(held, Tensor) and held.shape == changed.shape:
                     held.masked_fill_(changed.to(held.device), 0)
-        self._attach(moved(self._start, {**self.masks, **chosen}))
+        self._attach(moved(self._start, {**self.masks, **chosen}, self._method))
         return True
 
     def _choose(self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -233,8 +233,8 @@ class Regrowth:
         self._attachment = masks.attach(self._model)
 
 
-def moved(start: Masks, masks: Mapping[str, Tensor]) -> Masks:
-    """Return what has become of the masks ``start`` in training, with their info.
+def moved(start: Masks, masks: Mapping[str, Tensor], method: str) -> Masks:
+    """Return what has become of the masks ``start`` in training, with their info, which says by which method.
 
     The weights are already rescaled, and are no longer those that may have come with ``start``. Raises `MaskError` if
     ``masks`` cannot come from ``start``: they are for other layers, or keep other numbers of weights.
@@ -243,7 +243,7 @@ def moved(start: Masks, masks: Mapping[str, Tensor]) -> Masks:
     if sizes[0] != sizes[1]:
         raise MaskError("these masks belong to another training: their layers keep other numbers of weights")
     info = {key: value for key, value in start.info.items() if key != "rescale"}
-    return Masks({name: masks[name] for name in start}, {**info, "regrown": True})
+    return Masks({name: masks[name] for name in start}, {**info, "regrown": method})
 
 
 def fraction_at(step: int, steps: int, fraction: float = 0.3, until: float = 0.75) -> float:

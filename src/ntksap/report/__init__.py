@@ -17,6 +17,7 @@ from ntksap.report.figures import (
     spectrum_figure,
     write_figure,
 )
+from ntksap.report.mask_labels import mask_labels
 from ntksap.report.page import build_report, write_report
 from ntksap.report.reading import read_folder
 from ntksap.report.rows import rows, to_csv
@@ -39,6 +40,7 @@ __all__ = [
     "formatted",
     "labelled_cells",
     "marks",
+    "mask_labels",
     "methods_figure",
     "node_path_figure",
     "read_folder",

@@ -112,7 +112,7 @@ class TrainState:
         if self.kernels.choices is not None:
             self.kernels.choices = Choices(ways) if ways is not None else None
         if self._start is not None and masks:
-            self.masks = moved(self._start, masks)
+            self.masks = moved(self._start, masks, self.recipe.regrow)
             self.masks.attach(self.model)
 
     def _identity(self) -> dict[str, object]:
