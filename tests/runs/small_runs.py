@@ -8,13 +8,14 @@ import torch
 
 from ntksap.runs.execution import run
 from ntksap.runs.folder import Place
-from ntksap.runs.settings import Settings, settings_for
+from ntksap.runs.settings import DENSE, THIN, Settings, settings_for
 from ntksap.training.recipe import load_recipe
 
 
 def small_settings(method: str = "synflow", *, epochs: int = 5, training: Any = None, **changes: Any) -> Settings:
     recipe = load_recipe("quick", {"epochs": epochs, "channels_last": False, **(training or {})})
-    values = {"model": "lenet-300-100", "data": "digits", "sparsity": 0.9, "seed": 0, "rounds": 5, **changes}
+    values = {"model": "lenet-300-100", "data": "digits", "sparsity": 0.9, "seed": 0, **changes}
+    values |= {} if method in (DENSE, THIN) else {"rounds": 5, **changes}
     return settings_for(method=method, recipe=recipe, **values)
 
 

@@ -55,6 +55,15 @@ def test_resuming_after_any_epoch_ends_in_the_same_bits_and_masks(recipe, tmp_pa
         assert (tmp_path / "resumed").read_bytes() == (tmp_path / str(recipe.epochs)).read_bytes()
 
 
+def test_a_training_too_short_for_a_change_says_so_in_the_words_of_the_recipe():
+    state = state_of(replace(RIGL, regrow_every=100))
+    start = state.masks
+    with pytest.warns(UserWarning, match="no mask would change: the recipe regrows every 100 steps") as caught:
+        list(train(state, digits()))
+    assert len(caught) == 1
+    assert state.masks == start
+
+
 def test_going_back_in_the_same_process_gives_the_same_bits(tmp_path):
     state = state_of(RIGL)
     state.save(tmp_path / "0")

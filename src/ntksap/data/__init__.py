@@ -28,17 +28,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Source:
-    """One line of the table. `places`: names in the data directory, any of which will do; none for a set that ships."""
+    """One line of the table.
+
+    `places`: names in the data directory, any of which will do; none for a set that ships. `images`: how many there are
+    to train on, where that is known before they are read.
+    """
 
     summary: str
     read: Callable[[Path, int], Dataset]  # (data directory, workers)
     places: tuple[str, ...]
+    images: int | None = None
 
 
 TABLE: dict[str, Source] = {
-    "digits": Source("1,797 handwritten digits, 1×8×8, 10 classes; ships with scikit-learn", digits.read, ()),
-    "cifar10": Source("60,000 photos, 3×32×32, 10 classes", cifar.read_cifar10, cifar.CIFAR10.places),
-    "cifar100": Source("60,000 photos, 3×32×32, 100 classes", cifar.read_cifar100, cifar.CIFAR100.places),
+    "digits": Source("1,797 handwritten digits, 1×8×8, 10 classes; ships with scikit-learn", digits.read, (), 1_437),
+    "cifar10": Source("60,000 photos, 3×32×32, 10 classes", cifar.read_cifar10, cifar.CIFAR10.places, 50_000),
+    "cifar100": Source("60,000 photos, 3×32×32, 100 classes", cifar.read_cifar100, cifar.CIFAR100.places, 50_000),
     "tiny-imagenet": Source("110,000 photos, 3×64×64, 200 classes", imagenet.read_tiny_imagenet, (TINY_FOLDER,)),
     "imagenet": Source("1.3 million photos, 3×224×224, 1,000 classes", imagenet.read_imagenet, (IMAGENET_FOLDER,)),
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ntksap._base import NtksapError
 from ntksap.data import load
@@ -56,6 +56,13 @@ class Spot(NamedTuple):
 
 def settings_at(panel: Panel, row: Row, step: int, seed: int) -> Settings:
     """Return the settings of one run."""
+    pruning: dict[str, Any] = {
+        "rounds": row.rounds,
+        "schedule": row.schedule,
+        "options": row.options,
+        "samples_per_class": panel.samples_per_class,
+        "prune_batch": panel.prune_batch,
+    }
     return settings_for(
         model=panel.model,
         data=panel.data,
@@ -63,11 +70,7 @@ def settings_at(panel: Panel, row: Row, step: int, seed: int) -> Settings:
         sparsity=sparsity_at(step),
         seed=seed,
         recipe=panel.training,
-        rounds=row.rounds,
-        schedule=row.schedule,
-        options=row.options,
-        samples_per_class=panel.samples_per_class,
-        prune_batch=panel.prune_batch,
+        **({} if row.method == DENSE else pruning),
     )
 
 

@@ -29,7 +29,7 @@ from ntksap.pruning.masks import Masks, without_followers
 from ntksap.pruning.patterns import CHANNEL, Channel, Pattern, pattern_named
 from ntksap.pruning.places import PLACES
 from ntksap.pruning.probe import Batch, Data, MakeInputs, Probe, one_input
-from ntksap.pruning.regrowth import Regrow, Regrowth, check_regrows, moved
+from ntksap.pruning.regrowth import Regrow, Regrowth, check_regrows, fraction_at, moved
 from ntksap.pruning.rescale import Rescale, rescale_named
 from ntksap.pruning.rounds import Pruner, Score, first_round, prune_rounds
 from ntksap.pruning.sanity import CHECKS, Sanity, shuffled
@@ -78,6 +78,7 @@ __all__ = [
     "explained",
     "first_round",
     "floor_of",
+    "fraction_at",
     "interchange",
     "kept_of",
     "load_sparse",

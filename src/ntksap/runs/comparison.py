@@ -60,11 +60,13 @@ def grid(
         raise InputError(
             "budget and round_to are for whole channels or the thin network: add one of these, or omit them"
         )
+    _check_methods(methods)
     common: dict[str, Any] = {"model": model, "data": data, "recipe": recipe}
+    plain = {**common, "recipe": recipe.without_regrowth()}  # for networks without masks
     own = options_by_method(methods, options)
-    dense = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **common) for seed in seeds]
+    dense = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **plain) for seed in seeds]
     thinned = [
-        settings_for(method=THIN, sparsity=sparsity, seed=seed, budget=budget, **common)
+        settings_for(method=THIN, sparsity=sparsity, seed=seed, budget=budget, **plain)
         for sparsity, seed in itertools.product(sparsities if thin else (), seeds)
     ]
     places = pruning.pop("places", None)
@@ -91,6 +93,16 @@ def grid(
             if not (variant["places"] != places and method_named(method).returns_weights)
         ]
     )
+
+
+def _check_methods(methods: Sequence[str]) -> None:
+    """Raise if there is nothing to compare, or the networks that have no masks are named among the methods."""
+    if DENSE in methods:
+        raise InputError("the dense network is always included: omit it from methods")
+    if THIN in methods:
+        raise InputError("the thin network is added by --thin (thin=True): omit it from methods")
+    if not methods:
+        raise InputError("methods is empty: name at least one method of `ntksap methods`")
 
 
 def prunings(

@@ -1,7 +1,9 @@
 """`Settings`: everything that decides a run. Equal settings are the same run."""
 
 import hashlib
+import inspect
 import json
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -32,7 +34,7 @@ from ntksap.pruning import (
     rescale_named,
     schedule_named,
 )
-from ntksap.training import Recipe, not_default
+from ntksap.training import Recipe, not_default, why_nothing_regrows
 
 DENSE = "dense"
 """The method of the reference run, which prunes nothing."""
@@ -213,26 +215,36 @@ def settings_for(
 ) -> Settings:
     """Return checked settings of a run; ``pruning`` as in `pruning_for`.
 
-    The dense run ignores it, the thin one all of it except the budget; both ignore what the recipe says about regrowth:
-    they have no masks.
+    The dense run and the thin one have no masks: they take none of it, except the thin one's budget, and no regrowth.
     """
     model_named(model)  # before a folder is named by it
     if data not in TABLE:
         raise unknown("data set", data, TABLE)
+    plain: dict[str, Any] = {"model": model, "data": data, "seed": seed, "recipe": recipe.without_regrowth()}
     if method == DENSE:
-        still = recipe.without_regrowth()
-        return Settings(model=model, data=data, method=DENSE, sparsity=0.0, seed=seed, recipe=still)
+        _check_no_masks(method, pruning, recipe)
+        return Settings(method=DENSE, sparsity=0.0, **plain)
     if method == THIN:
         density_of(sparsity)
-        check_budget(budget := pruning.get("budget", "weights"), 1)
-        if pruning.get("sanity", "none") != "none":
-            raise InputError("the thin network has no mask that could be shuffled or inverted: omit sanity")
-        still = recipe.without_regrowth()
-        return Settings(model=model, data=data, method=THIN, sparsity=sparsity, seed=seed, recipe=still, budget=budget)
+        check_budget(budget := pruning.pop("budget", "weights"), 1)
+        _check_no_masks(method, pruning, recipe)
+        return Settings(method=THIN, sparsity=sparsity, budget=budget, **plain)
     if recipe.regrow != "none":
         check_regrows(pruning.get("pattern"))
+        images = TABLE[data].images
+        if images and (text := why_nothing_regrows(recipe, math.ceil(images / recipe.batch))):
+            raise InputError(text)
     chosen = pruning_for(method=method, sparsity=sparsity, seed=seed, recipe=recipe, **pruning)
     return Settings(model=model, data=data, recipe=recipe, **vars(chosen))
+
+
+def _check_no_masks(method: str, pruning: Mapping[str, Any], recipe: Recipe) -> None:
+    """Raise if something is asked of the masks of a network that has none."""
+    usual = {name: parameter.default for name, parameter in inspect.signature(pruning_for).parameters.items()}
+    given = [name for name, value in pruning.items() if value and value != usual.get(name)]
+    given += ["regrow"] if recipe.regrow != "none" else []
+    if given:
+        raise InputError(f"the {method} network has no masks: omit {', '.join(given)}")
 
 
 def versions(kernels: str | None = None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from ntksap.training.checkpoint import read_model
 from ntksap.training.loop import train
 from ntksap.training.recipe import Recipe, load_recipe, not_default
+from ntksap.training.regrow import why_nothing_regrows
 from ntksap.training.state import TrainState
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "not_default",
     "read_model",
     "train",
+    "why_nothing_regrows",
 ]
