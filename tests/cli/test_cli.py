@@ -114,6 +114,21 @@ def test_methods(capsys):
     ]
 
 
+def test_seeds_that_are_no_numbers_get_an_example_of_seeds(capsys):
+    said = failure(capsys, "compare", "--seeds", "0,x")
+    assert "--seeds takes whole numbers separated by commas, such as 0,1,2, not '0,x'" in said
+    assert "such as 0.9,0.98" in failure(capsys, "compare", "--sparsities", "x")
+
+
+@pytest.mark.parametrize("option", ["--regrow", "--places", "--kernel"])
+def test_the_choices_of_an_option_are_those_that_it_has(capsys, option):
+    with pytest.raises(SystemExit):
+        main(["compare", option, "rigel"])
+    said = capsys.readouterr().err
+    assert "invalid choice 'rigel'" in said
+    assert "None" not in said
+
+
 def test_degree_decay_is_in_the_masks(capsys):
     assert main(["prune", *TINY, "--degree-decay", "0.2", "--json", "--quiet"]) == 0
     result = json.loads(capsys.readouterr().out)

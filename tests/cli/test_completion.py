@@ -39,7 +39,7 @@ def test_bash_completes_commands_options_and_choices(capsys, scripts):
     assert complete(text, "ntksap", "comp") == {"compare", "completion"}
     assert complete(text, "ntksap", "prune", "--spars") == {"--sparsity"}
     assert "--log" in complete(text, "ntksap", "train", "--")
-    assert complete(text, "ntksap", "train", "--places", "") == {"score", "random", "balanced", "None"}
+    assert complete(text, "ntksap", "train", "--places", "") == {"score", "random", "balanced"}
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")

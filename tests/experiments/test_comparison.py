@@ -1,6 +1,7 @@
 """`ntksap.compare` from Python: what the command does."""
 
 import json
+import shutil
 
 import pytest
 
@@ -134,6 +135,32 @@ def test_random_channels_are_left_out_where_a_method_chooses_weights_for_its_own
     assert found == [(m, "score") for m in ("dense", "thin", "snip")] + [("snip", "random"), ("imp", "score")]
     with pytest.raises(ntksap.InputError, match="places must be 'score'"):
         grid("resnet8", "digits", ["imp"], [0.5], [0], recipe=load_recipe("quick"), places="random")
+
+
+def test_networks_without_masks_are_no_methods_and_at_least_one_method_is_needed(tmp_path):
+    for methods, message in [
+        (["snip", "thin"], "the thin network is added by --thin"),
+        (["dense", "snip"], "the dense network is always included"),
+        ([], "methods is empty"),
+    ]:
+        with pytest.raises(ntksap.InputError, match=message):
+            ntksap.compare(methods=methods, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["report.html", "table.csv", "results.json"])
+def test_files_that_no_comparison_wrote_are_not_replaced(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ntksap.InputError, match=f"holds {name}, which would be replaced"):
+        ntksap.compare("lenet-300-100", methods=["random"], out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_files_of_a_comparison_are_replaced_even_where_no_run_was_seen(tmp_path):
+    given = {"model": "lenet-300-100", "data": "cifar10", "methods": ["random"], "jobs": 1, "data_dir": tmp_path / "no"}
+    ntksap.compare(**given, out=tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "runs")
+    assert len(ntksap.compare(**given, out=tmp_path / "out").failed) == 2
 
 
 def test_an_option_that_no_method_has_is_an_error(tmp_path):

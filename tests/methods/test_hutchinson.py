@@ -81,6 +81,16 @@ def test_many_probes_find_the_diagonal():
     assert off[1] < 0.05
 
 
+def test_batches_that_can_be_read_only_once_are_named():
+    case = BY_NAME["conv-bn"]  # whose statistics take an epoch of their own
+    with pytest.raises(
+        ntksap.InputError, match="no batches in epoch 1: pass something that can be iterated over again"
+    ):
+        ntksap.prune(case.module(), 0.5, "hutchinson", data=iter(case.batches(3)))
+    with pytest.raises(ntksap.InputError, match=r"no batches in epoch 1$"):
+        ntksap.prune(case.module(), 0.5, "hutchinson", data=[])
+
+
 def test_wrong_options_are_named():
     case = BY_NAME["no-bias"]
     for probes in (0, 2.5):

@@ -65,6 +65,7 @@ def _run(arguments: list[str]) -> int:
     import tyro
 
     from ntksap._base import ApproximationWarning, CollapseWarning, NtksapError, keep_memory, share_cores
+    from ntksap.cli.choices import CHOICES
     from ntksap.cli.console import stderr
     from ntksap.cli.overrides import spell_out_flags
 
@@ -77,7 +78,7 @@ def _run(arguments: list[str]) -> int:
             warnings.simplefilter("always", CollapseWarning)
             warnings.simplefilter("always", ApproximationWarning)
             warnings.showwarning = _show_warning
-            tyro.cli(command, args=spell_out_flags(arguments[1:]), prog=f"ntksap {name}")
+            tyro.cli(command, args=spell_out_flags(arguments[1:]), prog=f"ntksap {name}", registry=CHOICES)
     except NtksapError as error:
         who = f" (process {_RANK})" if _RANK != "0" else ""
         stderr.print(f"[bold red]error{who}:[/] {_plain(str(error))}", highlight=False)

@@ -6,6 +6,7 @@ import tyro
 from tyro.conf import Positional
 
 from ntksap.cli import COMMANDS, command_named
+from ntksap.cli.choices import CHOICES
 
 
 def print_completion(shell: Positional[Literal["bash", "zsh", "fish"]]) -> None:
@@ -22,4 +23,6 @@ def print_completion(shell: Positional[Literal["bash", "zsh", "fish"]]) -> None:
     """
     commands = {name: command_named(name) for name in COMMANDS}
     arguments = ["--tyro-write-completion", shell, "-"]
-    tyro.extras.subcommand_cli_from_dict(commands, prog="ntksap", args=arguments, sort_subcommands=False)
+    tyro.extras.subcommand_cli_from_dict(
+        commands, prog="ntksap", args=arguments, sort_subcommands=False, registry=CHOICES
+    )

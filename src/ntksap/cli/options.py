@@ -106,7 +106,8 @@ def parse_numbers(kind: type[Any], what: str, text: str) -> list[Any]:
     try:
         found = [kind(part) for part in split_list(text)]
     except ValueError:
-        raise InputError(f"--{what} takes numbers separated by commas, such as 0.9,0.98, not {text!r}") from None
+        numbers, example = ("whole numbers", "0,1,2") if kind is int else ("numbers", "0.9,0.98")
+        raise InputError(f"--{what} takes {numbers} separated by commas, such as {example}, not {text!r}") from None
     if not found:
         raise InputError(f"--{what} is empty")
     return found

@@ -1,14 +1,17 @@
 """`compare`: a grid of runs, from pruning to test accuracy, with table, figure and report."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ntksap._base import counted, fill, make_folder, usable_device, write_atomically, write_json
+from ntksap._base import InputError, counted, fill, make_folder, usable_device, write_atomically, write_json
 from ntksap.report import Cell, accuracy_figure, build_report, labelled_cells, rows, save_figure, to_csv
 from ntksap.runs import Engine, OnEvent, OnProgress, Place, collect, grid, measure
 from ntksap.training import Recipe, load_recipe
+
+_WRITTEN = ("table.csv", "results.json", "accuracy.png", "accuracy.svg", "report.html")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def compare(
         degree_decay: how much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`.
         rescale: multiply the kept weights of each layer by 1/√density before training.
         out: the folder for the runs, ``table.csv``, ``results.json``, ``accuracy.png``, ``.svg`` and ``report.html``.
+            Such files of an earlier comparison are replaced, others are an error.
         data_dir: where data sets are; by default the environment variable NTKSAP_DATA, else ./data.
         download: fetch the data set if it is not there.
         workers: processes that decode image files.
@@ -132,6 +136,7 @@ def compare(
         round_to=round_to,
     )
     usable_device(device)
+    _check_own(Path(out))
     where_data = Path(data_dir) if data_dir is not None else None
     place = Place(where_data, download, workers, device, other_kernels=other_kernels, log=tuple(log))
     folder, where = Path(out), Engine(engine, jobs, address, cpus, gpus, store)
@@ -147,6 +152,25 @@ def compare(
     found = MethodComparison(labelled_cells(results), results, outcome.failed)
     _write(found, folder, f"{model} on {data}, {counted(chosen.epochs, 'epoch')}")
     return found
+
+
+def _check_own(out: Path) -> None:
+    """Raise if the folder holds files in the place of ours, and nothing says that we wrote them."""
+    found = [name for name in _WRITTEN if (out / name).exists()]
+    runs = [*out.glob("*/settings.toml"), *out.glob("runs/*/settings.toml")]  # `ntksap report` writes a page beside any
+    if found and not runs and not _is_record(out / "results.json"):
+        raise InputError(
+            f"{out} holds {', '.join(found)}, which would be replaced, and no runs that they come from: choose "
+            "another folder (--out), or move them"
+        )
+
+
+def _is_record(path: Path) -> bool:
+    """Whether a file is what `_write` writes whatever became of the runs."""
+    try:
+        return set(json.loads(path.read_text(encoding="utf-8"))) == {"results", "failed"}
+    except (OSError, ValueError, RecursionError, TypeError):
+        return False
 
 
 def _write(found: MethodComparison, out: Path, title: str) -> None:

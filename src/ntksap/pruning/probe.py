@@ -142,7 +142,10 @@ class Probe:
                 raise InputError("this method needs labels, but a batch of data= has None in their place")
             yield inputs, labels
         if empty:
-            again = ": pass something that can be iterated over again, such as a DataLoader or a list" if index else ""
+            used_up = index or isinstance(self.source, Iterator)  # even the first epoch may be read twice
+            again = (
+                ": pass something that can be iterated over again, such as a DataLoader or a list" if used_up else ""
+            )
             raise InputError(f"data= has no batches in epoch {index + 1}{again}")
 
     def trained(self, weights: Mapping[str, Tensor], masks: Masks) -> Iterator[dict[str, Tensor]]:
