@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ntksap._base import generator_of
-from ntksap.net import Net, map_tensors
+from ntksap.net import BOUNDS, Net, map_tensors
 from ntksap.pruning import MakeInputs, Masks, Probe, without_followers
 
 _DRAWS, _INPUTS = 5, 8
@@ -25,9 +26,10 @@ def effective_masks(
 
     The module itself is evaluated on random positive inputs with random positive weights, no biases, and BatchNorms
     that change nothing. Signals are then positive wherever they arrive, so a weight is on a path exactly when the
-    output depends on it: ∂(Σ c·output)/∂w ≠ 0. Reachability is thus found on the module's own graph. Some
-    layers hide a path from a single input (max-pooling lets only the largest entry through, LayerNorm makes half of its
-    signals negative), so the union over several draws of many inputs is taken.
+    output depends on it: ∂(Σ c·output)/∂w ≠ 0. Reachability is thus found on the module's own graph. Bounds such as
+    ReLU6's, where large signals no longer depend on anything, are left out. Some layers hide a path from a single input
+    (max-pooling lets only the largest entry through, LayerNorm makes half of its signals negative), so the union over
+    several draws of many inputs is taken.
 
     >>> layers = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
     >>> masks = {"0.weight": torch.tensor([[True, True], [False, False]]), "2.weight": torch.tensor([[False, True]])}
@@ -51,7 +53,8 @@ def effective_masks(
         }
         leaves = net.leaves(weights, kept)
         inputs_drawn = map_tensors(probe.noise(draw, _INPUTS), lambda t: t.abs() if t.is_floating_point() else t)
-        outputs = net(leaves, inputs_drawn, norm=statistics)
+        with _Unbounded():
+            outputs = net(leaves, inputs_drawn, norm=statistics)
         chosen = torch.rand(outputs.shape, generator=generator_of("reach", draw), dtype=torch.float64, device="cpu").to(
             outputs
         )
@@ -69,3 +72,17 @@ def _positive(name: str, weight: Tensor, mask: Tensor | None, generator: torch.G
     # Sums over kept inputs stay near one, so that deep nets neither overflow nor underflow.
     inputs = weight[0].numel() if mask is None else mask.flatten(1).sum(1).float().mean()
     return numbers / max(float(inputs), 1.0)
+
+
+class _Unbounded(TorchFunctionMode):
+    """While active, functions that only cut off large signals return what they are given."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "").rstrip("_")
+        signal = args[0] if args else (kwargs or {}).get("input")
+        if name in _BOUNDED and isinstance(signal, Tensor) and signal.requires_grad:
+            return signal
+        return func(*args, **(kwargs or {}))
+
+
+_BOUNDED = {"relu6", "hardtanh", "hardsigmoid", *BOUNDS}
