@@ -246,6 +246,14 @@ def test_norms_and_activations_of_ones_own_are_identities_too():
     assert log10_paths(own, of_own, input_shape=(4,)) == log10_paths(plain, masks, input_shape=(4,))
 
 
+def test_a_module_that_only_moves_pixels_is_no_activation():
+    layers = nn.Sequential(nn.PixelUnshuffle(4), nn.Conv2d(16, 4, 1, bias=False), nn.PixelShuffle(2))
+    masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in layers.named_parameters()}
+    assert 10 ** log10_paths(layers, masks, input_shape=(1, 8, 8)) == pytest.approx(
+        2 * 2 * 16 * 4
+    )  # places, inputs, outputs
+
+
 def test_what_paths_cannot_be_followed_through_is_said():
     class Recurrent(nn.Module):
         def __init__(self) -> None:

@@ -20,7 +20,7 @@ BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max", "clip"})
 """Those that bound what they are given: an activation (ReLU6 by hand), but for numbers of another kind also indices."""
 SOFTMAXES = frozenset({"softmax", "log_softmax", "softmin"})
 
-_NAMED = re.compile("norm|elu|silu|swish|mish|activation", re.IGNORECASE)
+_NAMED = re.compile("norm|[cgrs]elu|elu$|silu|swish|mish|activation", re.IGNORECASE)  # not PixelUnshuffle
 
 
 @contextmanager
