@@ -84,8 +84,20 @@ def test_the_grid_of_patterns_has_thin_networks_and_random_channels_at_the_same_
         *[("snip", s, "2:4", "score", "weights", 1) for s in (0.5, 0.9)],
     ]
     assert len({one.name for one in made}) == len(made)
+    assert not any(one.allocation for one in made)  # whole channels leave the share of multiply-adds that is asked for
     with pytest.raises(ntksap.InputError, match="for whole channels or the thin network"):
         grid("resnet8", "digits", ["snip"], [0.5], [0], recipe=recipe, budget="multiply-adds")
+
+
+def test_the_thin_network_has_as_many_multiply_adds_as_the_single_weights_beside_it():
+    def rules(budget, **pruning):
+        recipe = load_recipe("quick")
+        made = grid("resnet8", "digits", ["snip"], [0.9], [0], recipe=recipe, thin=True, budget=budget, **pruning)
+        return [one.allocation for one in made if one.method == "thin"]
+
+    assert rules("multiply-adds") == ["ntk-sap"]
+    assert rules("multiply-adds", allocation="erk") == ["erk"]
+    assert rules("weights", allocation="erk") == [""]
 
 
 def test_what_patterns_buy_is_measured_once_and_stands_beside_the_thin_network(tmp_path):

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+import ntksap
 from ntksap import InputError, Masks, compact, cost, models, save_sparse
 from ntksap.runs.execution import run
 from ntksap.runs.measuring import file_bytes, interleaved
@@ -26,11 +27,25 @@ def test_a_thin_network_is_as_near_to_the_budget_as_widths_allow(budget):
         return sum(p.numel() for p in module.parameters() if p.dim() > 1)
 
     target = costs(16) / 4
-    found = thin_model("resnet20", 0.75, budget, (3, 32, 32), 10)
+    found = thin_model("resnet20", 0.75, budget, "", (3, 32, 32), 10)
     assert found.width == min(range(1, 17), key=lambda width: abs(costs(width) - target))
-    assert thin_model("resnet20-w8", 0.75, budget, (3, 32, 32), 10).name == "resnet20-w4"
+    assert thin_model("resnet20-w8", 0.75, budget, "", (3, 32, 32), 10).name == "resnet20-w4"
     with pytest.raises(InputError, match="one channel"):
-        thin_model("resnet20", 0.9999, budget, (3, 32, 32), 10)
+        thin_model("resnet20", 0.9999, budget, "", (3, 32, 32), 10)
+
+
+def test_a_thin_network_can_have_as_many_multiply_adds_as_masks():
+    module = models.build("resnet20")
+    shape = (3, 32, 32)
+    for rule in ("erk", "ntk-sap"):
+        masks = ntksap.prune(module, 0.9, "random", allocation=rule, input_shape=shape, seed=3)
+        target = cost(module, masks, input_shape=shape).sparse
+        dense = {width: cost(models.build(f"resnet20-w{width}"), input_shape=shape).dense for width in range(1, 17)}
+        found = thin_model("resnet20", 0.9, "multiply-adds", rule, shape, 10)
+        assert found.width == min(dense, key=lambda width: abs(dense[width] - target))
+        assert target > 1.2 * dense[thin_model("resnet20", 0.9, "multiply-adds", "", shape, 10).width]
+    with pytest.raises(InputError, match="random"):
+        small_settings("thin", budget="multiply-adds", allocation="random")
 
 
 def test_a_thin_run_trains_the_smaller_network_and_says_what_it_costs(tmp_path):

@@ -96,7 +96,8 @@ def compare(
         thin: add the thin network, the dense one with fewer channels in every layer, at each sparsity, and with the
             pattern ``"channel"`` random channels at the same widths.
         budget, round_to: for the pattern ``"channel"``, see `ntksap.prune`; the budget is also that of the thin
-            network.
+            network. With ``"multiply-adds"`` it has as many as whole channels leave or, without that pattern, as masks
+            with the counts of the rule ``allocation``, by default those of NTK-SAP in closed form.
         degree_decay: how much scores fall with the number of kept weights at both ends of a weight, see `ntksap.prune`.
         rescale: multiply the kept weights of each layer by 1/√density before training.
         out: the folder for the runs, ``table.csv``, ``results.json``, ``accuracy.png``, ``.svg`` and ``report.html``.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ntksap._base import InputError
+from ntksap._prune import ALLOCATIONS
 from ntksap.methods import method_named
 from ntksap.pruning import CHANNEL
 from ntksap.runs.settings import DENSE, THIN, Pruning, Settings, pruning_for, settings_for
@@ -53,7 +54,9 @@ def grid(
         options: options of single methods, for those that have them.
         patterns: names of patterns, or "unstructured".
         thin: add the thin network at each sparsity, and with the pattern "channel" random channels at the same widths.
-        budget, round_to: for the pattern "channel"; the budget is also that of the thin network.
+        budget, round_to: for the pattern "channel"; the budget is also that of the thin network. With multiply-adds, it
+            has as many as whole channels leave, or, without that pattern, as masks with the counts of the rule
+            ``allocation``, by default those of NTK-SAP in closed form.
         pruning: what else `pruning_for` takes (allocation, places, rescale), the same for every method.
     """
     if (budget, round_to) != ("weights", 1) and not thin and CHANNEL not in patterns:
@@ -65,8 +68,9 @@ def grid(
     plain = {**common, "recipe": recipe.without_regrowth()}  # for networks without masks
     own = options_by_method(methods, options)
     dense = [settings_for(method=DENSE, sparsity=0.0, seed=seed, **plain) for seed in seeds]
+    beside = "" if budget == "weights" or CHANNEL in patterns else _rule_beside(pruning.get("allocation"))
     thinned = [
-        settings_for(method=THIN, sparsity=sparsity, seed=seed, budget=budget, **plain)
+        settings_for(method=THIN, sparsity=sparsity, seed=seed, budget=budget, allocation=beside, **plain)
         for sparsity, seed in itertools.product(sparsities if thin else (), seeds)
     ]
     places = pruning.pop("places", None)
@@ -103,6 +107,11 @@ def _check_methods(methods: Sequence[str]) -> None:
         raise InputError("the thin network is added by --thin (thin=True): omit it from methods")
     if not methods:
         raise InputError("methods is empty: name at least one method of `ntksap methods`")
+
+
+def _rule_beside(allocation: str | None) -> str:
+    """Return whose counts give the multiply-adds of the thin network: the masks' rule, if they have one in common."""
+    return allocation if allocation in ALLOCATIONS else "ntk-sap"
 
 
 def prunings(

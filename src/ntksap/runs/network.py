@@ -34,4 +34,5 @@ def model_name(settings: Settings, input_shape: tuple[int, int, int], num_classe
     """Return the model of the table that a run builds: its own, or the thin one of its budget."""
     if settings.method != THIN:
         return settings.model
-    return thin_model(settings.model, settings.sparsity, settings.budget, input_shape, num_classes).name
+    what = settings.model, settings.sparsity, settings.budget, settings.allocation
+    return thin_model(*what, input_shape, num_classes).name

@@ -15,7 +15,7 @@ import tomli_w
 import torch
 
 from ntksap._base import InputError, fill, sealed, toml, unknown, unsealed
-from ntksap._prune import check_combination, own_rules
+from ntksap._prune import ALLOCATIONS, check_combination, own_rules
 from ntksap._version import __version__
 from ntksap.compaction import Budget, check_budget
 from ntksap.data import TABLE
@@ -215,7 +215,8 @@ def settings_for(
 ) -> Settings:
     """Return checked settings of a run; ``pruning`` as in `pruning_for`.
 
-    The dense run and the thin one have no masks: they take none of it, except the thin one's budget, and no regrowth.
+    The dense run and the thin one have no masks: they take none of it, and no regrowth. But the thin one takes a budget
+    and, if that is of multiply-adds, an allocation: then it costs as much as masks with these counts.
     """
     model_named(model)  # before a folder is named by it
     if data not in TABLE:
@@ -227,8 +228,11 @@ def settings_for(
     if method == THIN:
         density_of(sparsity)
         check_budget(budget := pruning.pop("budget", "weights"), 1)
+        rule = pruning.pop("allocation", "") if budget == "multiply-adds" else ""
+        if rule and rule not in ALLOCATIONS:
+            raise unknown("allocation for the thin network", rule, ALLOCATIONS)
         _check_no_masks(method, pruning, recipe)
-        return Settings(method=THIN, sparsity=sparsity, budget=budget, **plain)
+        return Settings(method=THIN, sparsity=sparsity, budget=budget, allocation=rule, **plain)
     if recipe.regrow != "none":
         check_regrows(pruning.get("pattern"))
         images = TABLE[data].images
