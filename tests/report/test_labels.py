@@ -76,3 +76,14 @@ def test_runs_that_differ_in_nothing_but_the_seed_are_compared_once(monkeypatch)
     runs = [finished("snip", 0.9, seed, 0.8).settings for seed in range(1000)]
     assert set(method_labels(runs)) == {"snip"}
     assert len(calls) < 100
+
+
+def test_thin_networks_are_told_apart_by_what_is_equal():
+    runs = [
+        finished("thin", 0.9, 0, 0.5),
+        finished("thin", 0.9, 0, 0.6, budget="multiply-adds", allocation="ntk-sap"),
+        finished("random-erk", 0.9, 0, 0.7, rounds=1, allocation="erk"),
+    ]
+    assert labels(*runs) == ["thin", "thin, equal multiply-adds", "random-erk"]
+    both = [*runs, finished("thin", 0.9, 0, 0.6, budget="multiply-adds", allocation="erk")]
+    assert labels(*both)[1:3] == ["thin, erk, equal multiply-adds", "thin, ntk-sap, equal multiply-adds"]

@@ -65,6 +65,8 @@ def _compared(key: str, own: Mapping[str, Any], other: Mapping[str, Any]) -> boo
         return False
     if key in _OF_PATTERN:
         return bool(own["pattern"] == other["pattern"])
+    if key == "allocation" and own["method"] == THIN:  # which decides how many multiply-adds are equal
+        return bool(own["budget"] == other["budget"])
     if key.startswith("regrow_"):
         return bool(own["regrow"] == other["regrow"])
     return key in _OF_ALL or bool(own["method"] == other["method"])
@@ -115,6 +117,8 @@ def _words(key: str, own: Mapping[str, Any]) -> str:
     value = own[key]
     if key == "scope" or (key == "allocation" and not value):  # then the scope decides
         return f"{own['scope']} scope"
+    if key == "budget" and own["method"] == THIN:
+        return f"equal {value}"
     if key == "places":
         return _PLACES.get(value, str(value))
     if key in _VALUE_ALONE:
