@@ -19,6 +19,14 @@ def test_an_option_takes_its_default_and_no_value_that_is_no_such_thing(method, 
             METHODS[method].checked({option.name: wrong})
 
 
+@pytest.mark.parametrize(
+    ("method", "option"), [one for one in OPTIONS if one[1].type in (int, float)], ids=lambda o: getattr(o, "name", o)
+)
+def test_every_number_has_a_range_and_nothing_below_it_is_taken(method, option):
+    with pytest.raises(ntksap.InputError, match=f"^{option.name} is "):
+        METHODS[method].checked({option.name: -1})
+
+
 def test_options_are_checked_before_anything_is_computed():
     case = BY_NAME["no-bias"]
 

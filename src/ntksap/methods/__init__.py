@@ -5,7 +5,7 @@ from ntksap.methods.dpai import dpai
 from ntksap.methods.grasp import grasp
 from ntksap.methods.homogeneity import warn_of_bends
 from ntksap.methods.hutchinson import hutchinson
-from ntksap.methods.imp import imp
+from ntksap.methods.imp import check_rewinds, imp
 from ntksap.methods.layer_densities import layer_densities
 from ntksap.methods.mag_1epoch import mag_1epoch
 from ntksap.methods.magnitude import magnitude
@@ -72,5 +72,6 @@ register(Method("phew", None, "keep what random walks along large weights meet f
 register(Method("dpai", None, "train a mask to many paths, and to many units and kernels on them", pruner=dpai,
                 rounds=20, schedule="one-shot", allocation="erk", data="none", weight_agnostic=True, regrow=True))
 register(Method("imp", None, "train, remove the smallest weights, rewind the others, and again", pruner=imp, rounds=18,
-                rate=0.2, data="training", returns_weights=True, from_recipe={"level_epochs": "epochs"}))
+                rate=0.2, data="training", returns_weights=True, from_recipe={"level_epochs": "epochs"},
+                agree=check_rewinds))
 # fmt: on

@@ -9,6 +9,15 @@ from ntksap.net import Net
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
 
+def check_rewinds(*, rewind_epoch: int, level_epochs: int) -> None:
+    """Raise if the epoch to rewind to comes after the last of a level."""
+    if 0 < level_epochs < rewind_epoch:
+        raise InputError(
+            f"rewind_epoch is {rewind_epoch}, but each level is trained for {level_epochs} (level_epochs): rewind to one "
+            "of these epochs"
+        )
+
+
 def imp(
     net: Net,
     probe: Probe,
