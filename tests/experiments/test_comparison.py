@@ -7,6 +7,7 @@ import pytest
 
 import ntksap
 from ntksap.cli import main
+from ntksap.report import build_report
 from ntksap.runs import grid
 from ntksap.training import load_recipe
 
@@ -163,9 +164,12 @@ def test_networks_without_masks_are_no_methods_and_at_least_one_method_is_needed
 @pytest.mark.parametrize("name", ["report.html", "table.csv", "results.json"])
 def test_files_that_no_comparison_wrote_are_not_replaced(tmp_path, name):
     (tmp_path / name).write_text("{}")
-    with pytest.raises(ntksap.InputError, match=f"holds {name}, which would be replaced"):
+    run = tmp_path / "runs" / "a-run-of-train"  # whose folder is by chance where those of a comparison would be
+    run.mkdir(parents=True)
+    (run / "settings.toml").touch()
+    with pytest.raises(ntksap.InputError, match=f"holds {name}, which would be replaced and which no comparison wrote"):
         ntksap.compare("lenet-300-100", methods=["random"], out=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert {path.name for path in tmp_path.iterdir()} == {name, "runs"}
 
 
 def test_files_of_a_comparison_are_replaced_even_where_no_run_was_seen(tmp_path):
@@ -173,6 +177,9 @@ def test_files_of_a_comparison_are_replaced_even_where_no_run_was_seen(tmp_path)
     ntksap.compare(**given, out=tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "runs")
     assert len(ntksap.compare(**given, out=tmp_path / "out").failed) == 2
+    (tmp_path / "page").mkdir()
+    build_report(tmp_path / "out", tmp_path / "page" / "report.html")  # as `ntksap report` does
+    assert len(ntksap.compare(**given, out=tmp_path / "page").failed) == 2
 
 
 def test_an_option_that_no_method_has_is_an_error(tmp_path):

@@ -89,7 +89,7 @@ def _check_decays(chosen: Method, places: str, rounds: int, schedule: str) -> No
         raise InputError(
             f"degree_decay changes nothing in {chosen.name}: each layer keeps a fixed number of weights, and while it "
             "has all of them, their degrees are equal. Prune in several rounds (rounds=, schedule='exponential'), rank "
-            "all weights together (scope='global'), or omit degree_decay"
+            f"all weights together (scope='global'), or omit degree_decay or {chosen.name}"
         )
 
 

@@ -158,26 +158,33 @@ def compare(
 def _check_own(out: Path) -> None:
     """Raise if the folder holds files in the place of ours, and nothing says that we wrote them."""
     found = [name for name in _WRITTEN if (out / name).exists()]
-    runs = [*out.glob("*/settings.toml"), *out.glob("runs/*/settings.toml")]  # `ntksap report` writes a page beside any
-    if found and not runs and not _is_record(out / "results.json"):
+    page_alone = found == ["report.html"] and "– ntksap report</title>" in _text(out / "report.html")
+    if found and not page_alone and not _is_record(_text(out / "results.json")):
         raise InputError(
-            f"{out} holds {', '.join(found)}, which would be replaced, and no runs that they come from: choose "
-            "another folder (--out), or move them"
+            f"{out} holds {', '.join(found)}, which would be replaced and which no comparison wrote: choose another "
+            "folder (--out), or move what is there"
         )
 
 
-def _is_record(path: Path) -> bool:
-    """Whether a file is what `_write` writes whatever became of the runs."""
+def _is_record(text: str) -> bool:
+    """Whether this is what `_write` writes first, whatever became of the runs."""
     try:
-        return set(json.loads(path.read_text(encoding="utf-8"))) == {"results", "failed"}
-    except (OSError, ValueError, RecursionError, TypeError):
+        return set(json.loads(text)) == {"results", "failed"}
+    except (ValueError, RecursionError, TypeError):
         return False
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _write(found: MethodComparison, out: Path, title: str) -> None:
     plain = found.to_json()
-    write_atomically(out / "table.csv", to_csv(found.table))
     write_json(out / "results.json", {"results": plain["results"], "failed": plain["failed"]})
+    write_atomically(out / "table.csv", to_csv(found.table))
     if any(out.glob("runs/*/settings.toml")):  # not when all failed on machines that do not see this folder
         build_report(out)
     if found.table:
