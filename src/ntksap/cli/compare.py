@@ -56,8 +56,8 @@ def run_compare(
         sparsities: Shares of prunable weights to remove, separated by commas.
         patterns: Patterns, separated by commas: unstructured,channel,block:16x16,2:4. With several, or --thin, the
             seconds of an inference and of a training step and the file sizes are measured after the runs.
-        thin: Add the thin network (fewer channels in every layer) at each sparsity, and, with the pattern channel,
-            random channels at the same widths.
+        thin: Add the thin network at each sparsity: fewer channels in every layer, and as many weights as the masks (or
+            multiply-adds, with --budget); and, with the pattern channel, random channels at the same widths.
         seeds: Seeds, separated by commas.
         recipe: How to train: a name from the package (quick, cifar10-resnet20, …), or your own TOML file.
         sanity: Variants to add for each method, separated by commas: shuffle, reinit, invert.

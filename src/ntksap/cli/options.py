@@ -56,8 +56,7 @@ class ChooseArguments:
     rescale: bool = False
     """Multiply the kept weights of each layer by 1/√density before training."""
     budget: Literal["weights", "multiply-adds"] = "weights"
-    """What the sparsity of whole channels and thin networks is a share of. For single weights it is always of weights;
-    beside them, compare's thin network has as many weights, or multiply-adds, as they."""
+    """What the sparsity of whole channels and thin networks is a share of; for single weights, of weights."""
     round_to: int = 1
     """Whole channels: each coupled group keeps a multiple of this many, or all."""
 

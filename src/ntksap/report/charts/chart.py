@@ -68,7 +68,7 @@ def broken(name: str) -> str:
     """Return a name in lines that fit beside a plot, whole, so that no two names look alike.
 
     >>> broken("ntk-sap-analytic, erk, degree decay 0.2")
-    'ntk-sap-analytic, erk, degree decay<br>0.2'
+    'ntk-sap-analytic, erk, degree<br>decay 0.2'
     """
     return "<br>".join(plain(part) for part in textwrap.wrap(name, _LONGEST, break_on_hyphens=False)) or plain(name)
 
