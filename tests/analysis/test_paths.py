@@ -246,6 +246,25 @@ def test_norms_and_activations_of_ones_own_are_identities_too():
     assert log10_paths(own, of_own, input_shape=(4,)) == log10_paths(plain, masks, input_shape=(4,))
 
 
+def test_a_norm_that_adds_two_signals_is_more_than_the_identity():
+    class AddNorm(nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.branch, self.norm = nn.Linear(4, 4, bias=False), AddNorm()
+
+        def forward(self, x):
+            return self.norm(x, y=self.branch(x))
+
+    module = Residual()
+    masks = drawn(module, 0.5, 0)
+    expected = 4 + int(masks["branch.weight"].sum())
+    assert 10 ** log10_paths(module, masks, input_shape=(4,)) == pytest.approx(expected)
+
+
 def test_a_module_that_only_moves_pixels_is_no_activation():
     layers = nn.Sequential(nn.PixelUnshuffle(4), nn.Conv2d(16, 4, 1, bias=False), nn.PixelShuffle(2))
     masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in layers.named_parameters()}

@@ -35,3 +35,24 @@ def test_a_bound_on_signals_hides_no_path(activation):
     found = effective_masks(Block(activation), masks, input_shape=(4, 6, 6))
     assert 0 < expected.kept < masks.kept
     assert found == expected
+
+
+@pytest.mark.parametrize("guard", [lambda x: x.clamp(min=1e-6), lambda x: x.clamp_min(1e-6), lambda x: x.clip(1e-6, 6)])
+def test_a_lower_bound_still_guards_a_division(guard):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 8, 3, bias=False), nn.Conv2d(8, 4, 3, bias=False)
+
+        def forward(self, x):
+            x = functional.relu(self.first(x))
+            return self.second(x / guard(x.mean((2, 3), keepdim=True)))
+
+    generator = torch.Generator().manual_seed(0)
+    module = Scaled()
+    masks = Masks({name: torch.rand(p.shape, generator=generator) < 0.05 for name, p in module.named_parameters()})
+    dead = ~masks["first.weight"].flatten(1).any(1)
+    assert dead.any()
+    found = effective_masks(module, masks, input_shape=(3, 8, 8))
+    assert not found["second.weight"][:, dead].any()
+    assert 0 < found.kept < masks.kept

@@ -386,3 +386,16 @@ def test_modules_compiled_by_inductor():
     twin = copy.deepcopy(compiled)
     steps(twin, OPTIMIZERS["adamw"](twin.parameters()))
     assert masks.obeyed_by(twin)
+
+
+def test_weights_with_zeros_of_their_own_are_loaded_without_a_word():
+    torch.manual_seed(0)
+    layer = nn.Conv2d(16, 16, 3)
+    masks = ntksap.prune(layer, 0.5, "random", input_shape=(16, 8, 8))
+    masks.attach(layer)
+    rows, columns = (torch.randn(16, 16, 3, 3) for _ in range(2))
+    rows[:5], columns[:, :3] = 0, 0
+    nested = ntksap.prune(nn.Conv2d(16, 16, 3), 0.2, "random", input_shape=(16, 8, 8), seed=1)["weight"]
+    dirac = nn.init.dirac_(torch.empty(16, 16, 3, 3))
+    for weight in (rows, columns, (nested | masks["weight"]) * torch.randn(16, 16, 3, 3), dirac):
+        layer.load_state_dict({**layer.state_dict(), "weight": weight})  # a warning would be an error here

@@ -122,7 +122,7 @@ def test_imp_takes_its_levels_from_the_sparsity_and_their_epochs_from_the_recipe
     settings = settings_for(sparsity=1 - 0.8**10, **common)
     assert settings.rounds == 10
     assert settings.options == {"rewind_epoch": 0, "level_epochs": load_recipe("quick").epochs}
-    with pytest.raises(ntksap.InputError, match="rewind_epoch is 11, but each level is trained for 10"):
+    with pytest.raises(ntksap.InputError, match="rewind_epoch is 11, but a level has only 10 epochs"):
         settings_for(sparsity=0.5, options={"rewind_epoch": 11}, **common)
     with pytest.raises(ntksap.InputError, match="use `ntksap train` or `ntksap compare`"):
         make_masks(pruning_for(method="imp", sparsity=0.5), models.build("lenet-5"), (1, 28, 28))

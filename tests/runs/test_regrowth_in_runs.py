@@ -97,7 +97,7 @@ def test_runs_without_regrowth_and_dense_ones_are_named_as_ever():
 @pytest.mark.parametrize("method", [DENSE, THIN])
 def test_what_is_asked_of_masks_is_refused_for_networks_that_have_none(method):
     for given, names in [
-        ({"training": RIGL}, "regrow"),
+        ({"training": RIGL}, r"regrow \(or make it 'none'\)"),
         ({"pattern": "2:4", "rescale": True}, "pattern, rescale"),
         ({"allocation": "erk", "degree_decay": 0.2}, "allocation, degree_decay"),
         ({"sanity": "shuffle"}, "sanity"),

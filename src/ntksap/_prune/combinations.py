@@ -76,12 +76,13 @@ def check_combination(
     if degree_decay and chosen.score is None:
         raise InputError(f"degree_decay multiplies scores, and {chosen.name} has none: omit degree_decay")
     if degree_decay and (allocation is not None or (scope or chosen.scope) == "layer"):
-        _check_decays(chosen, places, rounds or chosen.rounds, schedule or chosen.schedule)
+        instead = "omit allocation" if allocation is not None and allocation != chosen.allocation else "scope='global'"
+        _check_decays(chosen, places, rounds or chosen.rounds, schedule or chosen.schedule, instead)
     if invert and places != "score":
         raise InputError("invert keeps the lowest scores, and these places have none: omit one of the two")
 
 
-def _check_decays(chosen: Method, places: str, rounds: int, schedule: str) -> None:
+def _check_decays(chosen: Method, places: str, rounds: int, schedule: str, instead: str) -> None:
     """Raise where degree decay would change nothing in layers whose numbers of weights are fixed."""
     if places != "score":
         raise InputError(f"degree_decay multiplies scores, and {places} places need none: omit one of the two")
@@ -89,7 +90,7 @@ def _check_decays(chosen: Method, places: str, rounds: int, schedule: str) -> No
         raise InputError(
             f"degree_decay changes nothing in {chosen.name}: each layer keeps a fixed number of weights, and while it "
             "has all of them, their degrees are equal. Prune in several rounds (rounds=, schedule='exponential'), rank "
-            f"all weights together (scope='global'), or omit degree_decay or {chosen.name}"
+            f"all weights together ({instead}), or omit degree_decay or {chosen.name}"
         )
 
 

@@ -95,10 +95,8 @@ class Diagnosis:
         said = []
         if self.disconnected:
             said.append("No path leads from the input to the output: the pruned network computes a constant.")
-        elif self.bypassed and isinstance(self.log10_paths, str):
-            said.append("No kept weight lies on a path from input to output. Shortcuts may lead around them.")
         elif self.bypassed:
-            said.append("No kept weight lies on a path from input to output: shortcuts lead around them.")
+            said.append("No kept weight lies on a path from input to output. Shortcuts may lead around them.")
         elif self.collapsed:
             said.append(f"Nothing is left of {', '.join(self.collapsed)}.")
             if self.log10_paths != -math.inf:
@@ -131,7 +129,8 @@ class Diagnosis:
             )
         elif not self.disconnected:
             said.append(
-                "No path from input to output is counted: what kept weights change does not depend on the input."
+                "No path is counted, since none comes from the input alone. (In attention, a query, a key and a value "
+                "must all do so; the query of a class token, which is a parameter, does not.)"
             )
         said.append(
             f"One inference costs {self.inference_flops:,} of {self.dense_flops:,} multiply-adds "

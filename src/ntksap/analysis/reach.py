@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ntksap._base import generator_of
-from ntksap.net import BOUNDS, Net, map_tensors
+from ntksap.net import BOUNDS, Net, map_tensors, without_upper_bound
 from ntksap.pruning import MakeInputs, Masks, Probe, without_followers
 
 _DRAWS, _INPUTS = 5, 8
@@ -60,7 +60,7 @@ def effective_masks(
         )
         gradients = net.gradient((outputs * chosen).sum(), leaves)
         for name in net.prunable:
-            used[name] |= kept[name] & (gradients[name] != 0)
+            used[name] |= kept[name] & (gradients[name] != 0) & gradients[name].isfinite()
     return Masks(used)
 
 
@@ -75,14 +75,15 @@ def _positive(name: str, weight: Tensor, mask: Tensor | None, generator: torch.G
 
 
 class _Unbounded(TorchFunctionMode):
-    """While active, functions that only cut off large signals return what they are given."""
+    """While active, nothing cuts off large signals."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         name = getattr(func, "__name__", "").rstrip("_")
-        signal = args[0] if args else (kwargs or {}).get("input")
-        if name in _BOUNDED and isinstance(signal, Tensor) and signal.requires_grad:
-            return signal
-        return func(*args, **(kwargs or {}))
-
-
-_BOUNDED = {"relu6", "hardtanh", "hardsigmoid", *BOUNDS}
+        signal = args[0] if args else kwargs.get("input")
+        if isinstance(signal, Tensor) and signal.requires_grad:
+            if name in ("relu6", "hardtanh", "hardsigmoid"):
+                return signal
+            if name in BOUNDS:
+                return without_upper_bound(name, signal, args, kwargs)
+        return func(*args, **kwargs)

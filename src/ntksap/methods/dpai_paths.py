@@ -10,7 +10,16 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from ntksap._base import InputError
-from ntksap.net import BOUNDS, IDENTITIES, SOFTMAXES, Net, map_tensors, nodes_after_layers, own_identities
+from ntksap.net import (
+    BOUNDS,
+    IDENTITIES,
+    SOFTMAXES,
+    Net,
+    map_tensors,
+    nodes_after_layers,
+    own_identities,
+    without_upper_bound,
+)
 from ntksap.pruning import Probe
 
 _LAYERS = {
@@ -35,8 +44,9 @@ def objective(
     if value < 0:
         raise InputError(
             "dpai cannot count the paths of this net: with masks as weights its outputs sum to a negative number, so "
-            "something in it subtracts, such as a norm that is written out or a buffer. An activation or norm of your "
-            "own is left out if it is a module whose class name says so (…Norm, …Activation); or use another method"
+            "something in it subtracts, such as a norm that is written out, or a mean that is taken from the inputs. "
+            "An activation or norm of your own is left out if it is a module whose class name says so (…Norm, "
+            "…Activation); or use another method"
         )
     if value == 0:
         return None, net.gradient(number, leaves)
@@ -100,8 +110,10 @@ class _Paths(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "").strip("_")
         x = args[0] if args else kwargs.get("input")
-        if _left_out(name, x, args):
+        if _left_out(name, args):
             return x
+        if name in BOUNDS and isinstance(x, Tensor) and x.requires_grad:  # positions and lengths keep their bounds
+            return self._cast(without_upper_bound(name, x, args, kwargs))
         if name in SOFTMAXES:
             result = x if len(self._softmaxes) in self._outermost else self._cast(func(*args, **kwargs))
             self._softmaxes.append(result.grad_fn)
@@ -127,9 +139,7 @@ class _Paths(TorchFunctionMode):
         return value
 
 
-def _left_out(name: str, x: Any, args: Any) -> bool:
+def _left_out(name: str, args: Any) -> bool:
     if name == "batch_norm":  # with statistics of 0 and 1 it is the identity but for its ε; without, it needs a batch
         return args[1] is None
-    if name in BOUNDS:  # of what comes from a mask: positions and lengths keep their bounds
-        return isinstance(x, Tensor) and x.requires_grad
     return name in IDENTITIES

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
 
-from ntksap._base import InputError, Range
+from ntksap._base import InputError, Range, counted
 from ntksap.net import Net
 from ntksap.pruning import Masks, Probe, Selector, first_round
 
@@ -13,8 +13,8 @@ def check_rewinds(*, rewind_epoch: int, level_epochs: int) -> None:
     """Raise if the epoch to rewind to comes after the last of a level."""
     if 0 < level_epochs < rewind_epoch:
         raise InputError(
-            f"rewind_epoch is {rewind_epoch}, but each level is trained for {level_epochs} (level_epochs): rewind to "
-            "one of these epochs"
+            f"rewind_epoch is {rewind_epoch}, but a level has only {counted(level_epochs, 'epoch')} (level_epochs): "
+            "choose one that it has"
         )
 
 

@@ -25,13 +25,13 @@ class Option:
     range: Range
 
     def checked(self, value: Any) -> Any:
-        """Return a value that the option takes, a whole number as Python's own, or raise."""
+        """Return a value that the option takes, a number as Python's own, or raise."""
         if self.type is int:
-            return checked_whole(self.name, value, least=self.range.least)
-        if self.type is not float:
+            value = checked_whole(self.name, value, least=self.range.least)
+        elif self.type is not float:
             return check_value(value, self.type, self.name)
         self.range.check(self.name, value)
-        return value
+        return self.type(value)
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:

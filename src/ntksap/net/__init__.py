@@ -1,6 +1,6 @@
 """`Net`: any ``nn.Module`` as a pure function of its weights; its layers, initialisers, norms and precision."""
 
-from ntksap.net.identities import BOUNDS, IDENTITIES, SOFTMAXES, own_identities
+from ntksap.net.identities import BOUNDS, IDENTITIES, SOFTMAXES, own_identities, without_upper_bound
 from ntksap.net.initialisers import Initialiser, kaiming_normal
 from ntksap.net.layers import by_output, is_stack, is_transformers_conv1d, layer_weights, unwrap
 from ntksap.net.logits import has_attention, logit_layers, nodes_after_layers
@@ -59,4 +59,5 @@ __all__ = [
     "unwrap",
     "warn_of",
     "weight_views",
+    "without_upper_bound",
 ]

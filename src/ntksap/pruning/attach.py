@@ -108,20 +108,26 @@ class Attachment:
         )
 
     def _warn_of_others(self, module: nn.Module) -> None:
-        """Warn if weights are zero in other places than these masks say. (Dense weights are zero nowhere.)"""
+        """Warn if weights have moved: some are not zero that these masks prune, and as many are zero that they keep.
+
+        (Or more, since those that have just grown are still zero.) In dense weights the former are the majority, those
+        that are pruned further or less have none of one kind, and where an initialiser leaves zeros, they are nearly
+        all of them.
+        """
         parameters = dict(module.named_parameters(remove_duplicate=False))
         lost = 0
         for name, pruned in self._pruned.items():
             values = local_part(parameters[name].detach())
             if not values.is_meta:
-                values = values[local_mask(pruned, parameters[name])]
-                there = int(values.count_nonzero())
-                lost += there if there <= 0.9 * values.numel() else 0
+                zero, pruned = values == 0, local_mask(pruned, parameters[name])
+                missing, there = int((zero & ~pruned).sum()), int((~zero & pruned).sum())
+                lost += there if missing / 10 <= there <= missing else 0
         if lost:
             warnings.warn(
-                f"the weights just loaded were pruned with other masks than those attached here, which have set {lost} "
-                "more to zero: masks that change in training belong with the weights, so attach those first",
-                stacklevel=4,
+                "the weights just loaded seem to have been pruned with other masks than those attached here, which "
+                f"have set {lost} more to zero: masks that change in training belong with the weights, so attach those "
+                "first (or load the state of their Regrowth next)",
+                stacklevel=5,
             )
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ def _settings(masks: Masks) -> dict[str, Any]:
     sparsity = info.get("sparsity")
     sparsity = sparsity if isinstance(sparsity, float) and 0 <= sparsity < 1 else min(masks.sparsity, 1 - 1e-9)
     chosen = METHODS.get(method)
-    said = {key: info[key] for key in _SAID if key in info}
+    said = {key: info[key] for key in _SAID if info.get(key) is not None}
     scored = said.get("places", "score") == "score"
     if chosen is not None:
         usual = {"scope": "layer" if said.get("pattern") == "channel" else chosen.scope, "schedule": chosen.schedule}
@@ -34,7 +34,9 @@ def _settings(masks: Masks) -> dict[str, Any]:
         "method": method,
         "sanity": "none",
         "sparsity": sparsity,
-        "allocation": str(info.get("allocation") or ""),
+        "allocation": "own allocation"
+        if isinstance(info.get("allocation"), dict)
+        else str(info.get("allocation") or ""),
         "recipe": {"regrow": "regrown" if regrown is True else regrown or "none"},
         **said,
     }

@@ -87,7 +87,8 @@ def _verdict(ranked: list[Cell], gaps: list[Difference]) -> str:
         text = f"no significant winner: {first.method} has the highest mean{over}, but the seeds do not"
         return f"{text} tell it from {others}; {behind}.{rest}"
     among = "the other method" if len(gaps) == 1 else f"each of {len(gaps)} other methods"
-    return f"{first.method} is best with {formatted(first)} %, significantly ahead of {among}; {behind}.{rest}"
+    best = f"{first.method} is best{over if uneven else f' with {formatted(first)} %'}"
+    return f"{best}, significantly ahead of {among}; {behind}.{rest}"
 
 
 def _listed(names: list[str]) -> str:

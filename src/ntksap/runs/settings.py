@@ -228,7 +228,7 @@ def settings_for(
     if method == THIN:
         density_of(sparsity)
         check_budget(budget := pruning.pop("budget", "weights"), 1)
-        rule = pruning.pop("allocation", "") if budget == "multiply-adds" else ""
+        rule = (pruning.pop("allocation", None) or "") if budget == "multiply-adds" else ""
         if rule and rule not in ALLOCATIONS:
             raise unknown("allocation for the thin network", rule, ALLOCATIONS)
         _check_no_masks(method, pruning, recipe)
@@ -245,8 +245,13 @@ def settings_for(
 def _check_no_masks(method: str, pruning: Mapping[str, Any], recipe: Recipe) -> None:
     """Raise if something is asked of the masks of a network that has none."""
     usual = {name: parameter.default for name, parameter in inspect.signature(pruning_for).parameters.items()}
+    usual["places"] = "score"
     given = [name for name, value in pruning.items() if value and value != usual.get(name)]
-    given += ["regrow"] if recipe.regrow != "none" else []
+    given += ["regrow (or make it 'none')"] if recipe.regrow != "none" else []
+    if given == ["allocation"] and method == THIN:
+        raise InputError(
+            "an allocation says how many multiply-adds the thin network has: budget must be 'multiply-adds'"
+        )
     if given:
         raise InputError(f"the {method} network has no masks: omit {', '.join(given)}")
 

@@ -51,7 +51,8 @@ def accuracy_figure(table: Sequence[Cell], title: str, quantity: str = "test acc
         sparsity_axis(axes, sparsities)
         axes.set_ylabel(quantity)
         axes.set_title(title, loc="left")
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
         return figure
 
 
