@@ -399,3 +399,4 @@ def test_weights_with_zeros_of_their_own_are_loaded_without_a_word():
     dirac = nn.init.dirac_(torch.empty(16, 16, 3, 3))
     for weight in (rows, columns, (nested | masks["weight"]) * torch.randn(16, 16, 3, 3), dirac):
         layer.load_state_dict({**layer.state_dict(), "weight": weight})  # a warning would be an error here
+        assert torch.equal(layer.weight, weight * masks["weight"])
